@@ -150,7 +150,7 @@ def calls_by_beam(rows: Sequence[Row], metrics: QualityMetrics) -> Figure:
 
 
 def _series(rows_of: RowsBySetting) -> dict[str, dict[int, float]]:
-    """For each search, calls by beam size, on the lines common to all searches; of the rules with the most beam sizes."""
+    """For each search, calls by beam size, on the lines that all searches have with it; of the rules with the most beam sizes."""
     families: dict[str, dict[str, dict[int, Setting]]] = {}
     for setting in sorted(rows_of, key=lambda s: s.beam):
         if not setting.alone and setting.scored == "logprob" and setting.search in ("beam", "es", "best-first"):

@@ -17,7 +17,7 @@ from . import bench_options as options
 from .bench_options import RUN, BenchModelOptions, ShuffleOptions
 from .measured_work import load_models, read_text, saving, show, show_progress, shuffled_lines
 
-RULES = ("ctranslate2", "hf-false", "hf-never")  # stops that best-first search and beam search both have
+RULES = ("ctranslate2", "hf-false", "hf-never")  # of the stops that both searches have (`TOOLKIT_STOPS`), those that are timed
 EARLY = {"true": True, "false": False, "never": "never"}
 
 # fmt: off

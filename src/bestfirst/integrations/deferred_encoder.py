@@ -2,7 +2,7 @@
 
 Before it calls a custom function, `generate` encodes the padded batch, repeats the encoder output for every row of a beam, and
 makes a cache: a third of the whole time. But it inspects the function's signature first; at that moment `WithDeferredEncoder`
-puts placeholders into its variables. If `generate`'s own loop has to run after all, `with_encoder_output` runs the encoder.
+puts placeholders into its `model_kwargs`. If `generate`'s own loop has to run after all, `with_encoder_output` runs the encoder.
 """
 
 from __future__ import annotations
@@ -88,8 +88,9 @@ class WithDeferredEncoder:
 
 
 def defer_encoder(variables: dict[str, Any]) -> None:
-    """Put placeholders for encoder output and cache into the local variables of `generate`, where that is possible. `generate`
-    inspects the signature twice; the first time its inputs are not prepared yet, and nothing is done."""
+    """Put placeholders for encoder output and cache into the `model_kwargs` among `generate`'s local variables, if possible.
+
+    `generate` inspects the signature twice; the first time its inputs are not prepared yet, and nothing is done."""
     names = ("self", "inputs_tensor", "model_kwargs", "model_input_name", "generation_config")
     values: list[Any] = [*map(variables.get, names)]
     model, inputs, arguments, name, config = values

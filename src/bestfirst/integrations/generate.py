@@ -70,7 +70,7 @@ def generate(
 
     score       what a hypothesis is worth instead of `length_penalty`: an object of `bestfirst.scoring`, or its name and
                 parameters (`score_options`)
-    strategy    how to search, by name or as a `Strategy`, instead of what `early_stopping` asks for
+    strategy    how to search, by name or as a `Strategy`; "best-first" and "beam" still stop as `early_stopping` says
     allowed     the outputs that are possible: a `bestfirst.Trie` of them, or another `Constraint`
     dtype       "int8": matrix products in eight bits, for models with a compiled step; the answers are those of that model
     row_budget  rows in a forward pass; by default what suits the model, measured at its first call
@@ -79,7 +79,8 @@ def generate(
     stats       a `bestfirst.Stats`, to which the costs are added, as by `decode`; its `search` (the kind of search) and `results`
                 (one for each input) are those of the last call
 
-    Where `generate`'s own loop is faster, that loop runs, and `stats.engine` says so. ValueError for what cannot be honoured.
+    Where `generate`'s own loop is faster, or only it can do what is requested, that loop runs, and `stats.engine` says so.
+    ValueError for what cannot be honoured.
     """
     config = generation_config
     if config is None:

@@ -18,7 +18,8 @@ from .limits import eos_tokens
 
 
 class ScoreRecord:
-    """Processed log-probabilities for `output_scores`: after all hypotheses; of a finished input, those of its outputs only."""
+    """Processed log-probabilities for `output_scores`: after every scored hypothesis; of a finished input, after prefixes of its
+    outputs only."""
 
     def __init__(self) -> None:
         self.rows: dict[int, dict[tuple[int, ...], torch.Tensor]] = defaultdict(dict)  # by input, then by generated prefix

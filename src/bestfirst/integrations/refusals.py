@@ -48,8 +48,10 @@ IDLE = {"num_beam_groups": 1, "guidance_scale": 1}
 class OwnLoop(Exception):
     """`generate`'s own loop, level by level on its own cache, has to run this call.
 
-    Either it is faster: on a GPU where a search on the host would wait for every launch, on a CPU where no step of the engine
-    agrees with the model, or only the one that recomputes whole hypotheses. Or it makes up an output where none is possible.
+    Either it is faster: on a GPU where a search on the host would wait for every launch; on a CPU where no step of the engine
+    agrees with the model, or only the one that recomputes whole hypotheses, or where it was measured to be (`crossover`). Or only
+    it gives the same output: it makes one up where none is possible, forces tokens that another processor forbids
+    (`AllowedTokens`), and numbers positions after padding in its own way (`positioned_padding`).
     """
 
 

@@ -29,7 +29,7 @@ GC_THRESHOLD = (
 )
 
 # Seconds after which the engine's thread and the event loop's hand over the GIL. An engine releases it at every launch, and a GPU
-# that waits for the next launch waits for that long: with half a millisecond 2,000 texts took 84 ms, so they take 75.
+# that waits for the next launch waits for that long. 2,000 texts take 75 ms; with half a millisecond here they took 84.
 SWITCH_INTERVAL = 0.00002
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,8 @@ class EngineThread:
 
     The texts of a request wait in its `Work` and go into the engine as there is room, in the order that `FairShare` decides.
     Every request that is submitted and not cancelled gets a `Done` for each text or, as its last event, one `EngineStopped`.
-    `flush` is called in the engine's thread after events were emitted, once for all events of a step.
+    `flush` is called after every step, once for all events of that step, in the engine's thread; also after each refusal, in the
+    thread that called `submit` if the engine's has ended.
     """
 
     def __init__(self, model: Model, limits: Limits, *, row_budget: int | None = None, draft: Any = None) -> None:

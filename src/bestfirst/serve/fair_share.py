@@ -94,7 +94,7 @@ class FairShare(Generic[AnyFlow]):
         """Divide the rows of the next forward pass, a job at a time: first one job of every request that is running, then by how
         few rows a request was given. All other jobs are paused.
 
-        Yields the flow that may start a text next. The caller starts one (`start`), removes one that needs no search, or neither.
+        Yields the flow that may start texts next. The caller starts some (`start`), removes some that need no search, or neither.
         """
         # With rows for all running jobs and as many again, no job has to be paused: the only question is which text starts next.
         if not self.pauses or 2 * self._rows_needed <= self.rows:
@@ -132,7 +132,7 @@ class FairShare(Generic[AnyFlow]):
                     heappop(order)
                     continue
             elif entry[0] in flow.running and self._rows_fit(entry[1]) and (not (later and entering) or before > self.rows // 4):
-                # Engines let jobs in when a quarter of the rows are free: flows with several jobs leave it to those without any.
+                # Engines admit jobs when a quarter of the rows are free: flows with several jobs leave it to those without any.
                 entry[0].paused = False
                 self._rows_left -= entry[1].rows
             used += (before - self._rows_left) * self._requests[flow.client]

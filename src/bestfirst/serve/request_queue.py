@@ -51,8 +51,8 @@ class ClientLeft(Exception):
 
 
 class RequestQueue:
-    """Accepts requests for the engine. At most `limits.max_queue` texts are accepted and not done at a time; those of large
-    requests take at most half of these places.
+    """Accepts requests for the engine. At most `limits.max_queue` texts are accepted and not done at a time. Large requests
+    (`limits.few`) take at most half of these places, except that one is accepted whenever no other is in the queue.
 
     All methods run in the event loop's thread. `on_results` is called once a step with the results of that step.
     """

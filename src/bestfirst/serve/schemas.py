@@ -38,7 +38,8 @@ class Limits:
 
     @property
     def few(self) -> int:
-        """Requests of more texts than this are large: together they get half of the queue, so that small ones find a place."""
+        """Requests of more texts than this are large: two or more of them get half of the queue together, so that small ones find
+        a place. One alone may exceed that half."""
         return max(1, self.max_queue // 256)
 
     def rows(self, texts: Sequence[tuple[Any, Decoding]]) -> int:

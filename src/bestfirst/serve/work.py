@@ -46,7 +46,8 @@ Event = Certified | Done | EngineStopped
 @dataclass(eq=False, kw_only=True)
 class Work(Flow):
     """The texts of one request, each with its settings, and their state in the engine's thread. `emit` is called with every
-    event, in a thread of the engine's, and must not block."""
+    event, in a thread of the engine's or, once the inbox is closed, in the thread that puts the request into it. It must not
+    block."""
 
     texts: Sequence[tuple[Any, Decoding]]  # a text, or a conversation
     emit: Callable[[Event], None]

@@ -1,4 +1,4 @@
-// The agenda: what waits, in the order in which the search would take it.
+// The agenda: the pending hypotheses, in the order in which the search would pop them.
 
 import { el, figure, tail } from "./dom.js";
 

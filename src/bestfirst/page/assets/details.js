@@ -1,4 +1,4 @@
-// What is told of one hypothesis: in a few words where the pointer is, in full when it is chosen.
+// The details of one hypothesis: a tooltip at the pointer, and a panel when it is selected.
 
 import { el, figure, plural } from "./dom.js";
 import { FATES } from "./recording.js";
@@ -39,7 +39,7 @@ export class Details {
     return list;
   }
 
-  /** Every token with its own log-probability: where it was lost is where a bar is long. */
+  /** Every token with a bar for its own log-probability: a long bar is a token that cost the hypothesis much. */
   _tokens(recording, y) {
     const list = el("ol", "bf-tokens", { "aria-label": "tokens" });
     for (const z of recording.lineage(y).slice(1)) {
@@ -53,7 +53,7 @@ export class Details {
   }
 }
 
-/** A note beside what is pointed at. */
+/** A tooltip beside the mark or the agenda entry under the pointer. */
 export class Tooltip {
   constructor(root) {
     this.root = root;

@@ -21,7 +21,7 @@ export function svg(tag, attributes = {}) {
   return element;
 }
 
-/** A number as people write it: a true minus, two decimals or as many as asked for. */
+/** A number with a true minus sign and, by default, two decimals. */
 export function figure(value, decimals = 2) {
   if (value === null || value === undefined) return "–";
   return value.toFixed(decimals).replace(/^-/, "−");

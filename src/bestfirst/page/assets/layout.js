@@ -1,17 +1,17 @@
-// Where hypotheses stand: a row for each length, best first from the left, so that a row is a beam and its slots are seen.
+// The layout of the tree: a row for each length, best first from the left, so that a row shows a beam and its slots.
 
 import { FATES, UNBORN } from "./recording.js";
 
 export const ROW = 58; // pixels from one length to the next
 export const MARK = 22; // of a hypothesis
-const LEFT = 30; // for the lengths
-const SHORT = 12; // a row of no more is shown as it is
-const AHEAD = 3; // of those that wait behind the last that does not, this many are shown
+const LEFT = 30; // pixels for the labels of the lengths
+const SHORT = 12; // a row of up to this many hypotheses is shown whole
+const AHEAD = 3; // pending hypotheses that are shown after the last one that is not pending
 const OUT = ["pruned", "evicted"];
 const NARROWEST = 44;
 const WIDEST = 92;
 
-/** The rows of a tree as it is now: who stands where, and how many are folded away. */
+/** The rows of the tree in this state: the place of each hypothesis, and how many are folded away. */
 export function arrange(recording, state, open, width) {
   const out = (y) => OUT.includes(FATES[state.fate[y.index]]);
   const rows = recording.byLength.map((all, length) => {
@@ -48,7 +48,7 @@ function lay(row, layout, open, state, slots) {
   layout.width = Math.max(layout.width, x(column, layout.cell) + layout.cell / 2);
   return laid;
 
-  /** Some that are not shown one by one; none of them where they are, and could be folded away again. */
+  /** A button for hypotheses that are not shown one by one; without any, the button that folds an opened group away again. */
   function fold(kind, folded) {
     const at = x(column, layout.cell);
     laid.folds.push({ kind, count: folded.length, x: at, key: `${kind} ${row.length}` });
@@ -61,7 +61,7 @@ function x(column, cell) {
   return LEFT + (column + 0.5) * cell;
 }
 
-/** How many of a row are shown one by one: all, or, in a wide beam, through the last that does more than wait. */
+/** How many of a row are shown one by one: all of a short row; else `AHEAD` beyond the last that is not pending, at least 6. */
 function prominent(row, state) {
   if (row.length <= SHORT) return row.length;
   let last = row.length - 1;

@@ -1,4 +1,4 @@
-// Each fate has a shape of its own, so that none depends on its colour.
+// Each fate has a shape of its own, so that it can be recognized without its colour.
 
 import { svg } from "./dom.js";
 
@@ -11,14 +11,14 @@ const SHAPES = {
   returned: [["path", { d: "M11 0.8 L14 7.4 L21.2 8.2 L15.9 13.1 L17.4 20.2 L11 16.6 L4.6 20.2 L6.1 13.1 L0.8 8.2 L8 7.4 Z" }]],
 };
 
-/** The sign of a fate. */
+/** The mark of a fate, as an SVG element. */
 export function mark(fate) {
   const picture = svg("svg", { viewBox: "0 0 22 22", class: `bf-mark bf-${fate}`, "aria-hidden": "true" });
   for (const [tag, attributes] of SHAPES[fate]) picture.append(svg(tag, attributes));
   return picture;
 }
 
-/** A token as it stands on an edge: a piece that goes on a word begins with a dot, the end is named. */
+/** The label of a last token: a piece that continues a word begins with a dot; the root is "start", EOS "end". */
 export function label(y) {
   if (y.parent === null) return "start";
   if (y.finished) return "end";

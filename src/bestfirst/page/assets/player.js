@@ -1,4 +1,4 @@
-// Back and forth through a search: buttons, a slider, a clock, and keys.
+// The controls that replay a search: buttons, a slider, a timer, and keys.
 
 import { el, svg } from "./dom.js";
 
@@ -6,7 +6,7 @@ const PICTURES = {
   first: "M5 4h2v12H5zM16 4v12L8 10z", back: "M14 4v12L5 10z", play: "M6 3.5v13l10-6.5z", pause: "M5 4h3.5v12H5zM11.5 4H15v12h-3.5z",
   next: "M6 4v12l9-6z", last: "M13 4h2v12h-2zM4 4v12l8-6z",
 };
-const WHOLE = 12000; // milliseconds that a replay takes, within the limits below
+const WHOLE = 12000; // milliseconds of a whole replay, within the limits for one step below
 const FASTEST = 30;
 const SLOWEST = 600;
 
@@ -59,7 +59,7 @@ export class Player {
     else this.play();
   }
 
-  /** From here to the end, or, at the end, from the beginning. */
+  /** Play from this step to the end; at the end, from the beginning. */
   play() {
     if (this.playing) return;
     if (this.step === this.steps) this.go(0);
@@ -89,7 +89,7 @@ export class Player {
     this.slider.setAttribute("aria-valuetext", this.count.textContent);
   }
 
-  /** Keys that work wherever nothing else has a use for them. */
+  /** Handle a key; returns whether it is one of the player's. */
   key(event) {
     const act = {
       " ": () => this.toggle(), ArrowLeft: () => this.go(this.step - 1), ArrowRight: () => this.go(this.step + 1),

@@ -1,4 +1,4 @@
-// A trace told again, pop by pop. `bestfirst.page.recorded_tree` tells the same in Python, up to the end.
+// Replays a trace pop by pop. `bestfirst.page.recorded_tree` computes the same in Python, for the end of the trace.
 
 export const FATES = ["expanded", "pending", "pruned", "evicted", "finished", "returned"];
 export const UNBORN = -1;
@@ -11,8 +11,8 @@ export class Recording {
     this.result = null;
     this.texts = [];
     this.nodes = [];
-    this.log = [[]]; // for each pop, what happened from it until the next; first what happened before any
-    this._index = new Map(); // from ids
+    this.log = [[]]; // for each pop, the events from it until the next; first those before any pop
+    this._index = new Map(); // from ids to places in `nodes`
     for (const event of events) this._read(event);
     this.steps = this.log.length - 1;
     this.beam = this.about.beam ?? Infinity;
@@ -24,7 +24,7 @@ export class Recording {
     this._state = null;
   }
 
-  /** Scores and places never change, so that what is shown at any step is a selection of these. */
+  /** Sort once: scores and places never change, so what is shown at any step is a selection of these lists. */
   _sort() {
     this.byLength = Array.from({ length: this.depth + 1 }, () => []);
     for (const y of this.nodes) this.byLength[y.length].push(y);
@@ -39,7 +39,7 @@ export class Recording {
     else if (event.event === "result") this.result = event;
     else if (event.event === "text") {
       this.texts = event.texts;
-      this.drafted = event.drafted ?? 0; // rows that were guessed, used or not
+      this.drafted = event.drafted ?? 0; // rows that were scored as drafts, accepted or not
     }
     else {
       const y = this._node(event);
@@ -49,12 +49,12 @@ export class Recording {
         return;
       }
       if (event.event === "pop") this.log.push([]);
-      if (event.place) y.place = event.place; // of one that was refused first
+      if (event.place) y.place = event.place; // a hypothesis that was refused first had none
       this.log[this.log.length - 1].push([event.event, y, event]);
     }
   }
 
-  /** The hypothesis that an event is about; the first to name it makes it. */
+  /** The hypothesis of an event, which is created by the first event that names it. */
   _node(event) {
     const known = this._index.get(event.id);
     if (known !== undefined) return this.nodes[known];
@@ -71,14 +71,14 @@ export class Recording {
     return y;
   }
 
-  /** From the first token to this hypothesis. */
+  /** The hypotheses from the root to this one. */
   lineage(y) {
     const path = [];
     for (let z = y; z !== null; z = z.parent) path.push(z);
     return path.reverse();
   }
 
-  /** What a hypothesis says, the end of sentence left out. */
+  /** The text of a hypothesis, without EOS. */
   text(y) {
     return this.lineage(y).filter((z) => !z.finished).map((z) => z.piece).join("").trim();
   }
@@ -92,7 +92,7 @@ export class Recording {
     return this.nodes[this._index.get(id)];
   }
 
-  /** Everything as it was after so many pops, and after all that the last of them brought about. */
+  /** The state after so many pops, and after all events that follow the last of them. */
   at(step) {
     const wanted = Math.max(0, Math.min(step, this.steps));
     let state = this._state;
@@ -147,14 +147,14 @@ export class Recording {
     }
   }
 
-  /** How many hypotheses have met each fate so far. */
+  /** The number of hypotheses of each fate in this state. */
   counts(state) {
     const counts = Object.fromEntries(FATES.map((fate) => [fate, 0]));
     for (const fate of state.fate) if (fate !== UNBORN) counts[FATES[fate]] += 1;
     return counts;
   }
 
-  /** What waits, first to last in the search's own order. */
+  /** The pending hypotheses, in the order in which the search would pop them. */
   agenda(state) {
     return this._inOrder.filter((y) => state.fate[y.index] === PENDING && !y.finished);
   }

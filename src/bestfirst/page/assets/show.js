@@ -1,4 +1,4 @@
-// Puts a page together, and keeps its parts on the same step and the same hypothesis.
+// Assembles the page, and keeps its parts at the same step and the same selected hypothesis.
 
 import { el, plural } from "./dom.js";
 import { FATES, Recording, UNBORN } from "./recording.js";
@@ -10,7 +10,7 @@ import { Tree } from "./tree.js";
 import { label, mark } from "./marks.js";
 import { caption, nameOf } from "./why.js";
 
-const ORDER = ["returned", "finished", "expanded", "pending", "evicted", "pruned"]; // of what was found
+const ORDER = ["returned", "finished", "expanded", "pending", "evicted", "pruned"]; // of the hits for a token
 
 class Shown {
   constructor(host, searches, { title = "", trouble = [] } = {}) {
@@ -67,7 +67,7 @@ class Shown {
     return el("li", `bf-is-${fate}`, {}, button);
   }
 
-  /** The box that looks for tokens; Enter goes from one to the next. */
+  /** The search box for tokens; Enter selects the next hit. */
   _search() {
     this.query = el("input", "bf-query", { type: "search", placeholder: "find a token ( / )", "aria-label": "find a token" });
     this.hits = el("output", "bf-hits");
@@ -84,11 +84,11 @@ class Shown {
     return el("div", "bf-find", { role: "search" }, this.query, this.hits);
   }
 
-  /** Light or dark, whatever the reader's system says. */
+  /** The button that switches between light and dark, whatever the system's theme is. */
   _theme() {
     const button = el("button", "bf-theme", { type: "button", title: "light or dark", "aria-label": "light or dark" }, "◐");
     button.addEventListener("click", () => {
-      const scheme = getComputedStyle(this.root).colorScheme; // both, where nobody has chosen
+      const scheme = getComputedStyle(this.root).colorScheme; // names both if no theme was chosen
       const prefers = this.root.dataset.theme === undefined && matchMedia("(prefers-color-scheme: dark)").matches;
       const dark = scheme === "dark" || prefers;
       this.root.dataset.theme = dark ? "light" : "dark";
@@ -149,7 +149,7 @@ class Shown {
   select(choice) {
     this.selected = choice;
     this._draw();
-    for (const panel of this.panels) panel.tree.look(); // what is told of the choice takes room
+    for (const panel of this.panels) panel.tree.look(); // the details of the selected hypothesis take room
     if (choice) this.panels[choice.search].tree.reveal(choice.y);
   }
 
@@ -189,7 +189,7 @@ export function show(host, searches, options) {
 
 globalThis.bestfirst = { ...globalThis.bestfirst, show };
 
-/** How much was guessed and used, where anything was; known at the end. */
+/** How many of the drafted rows were used, if there were any; known at the end. */
 function drafts(panel) {
   const { drafted, nodes } = panel.recording;
   if (!drafted || !panel.state.done) return "";

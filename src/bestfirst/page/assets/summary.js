@@ -1,9 +1,9 @@
-// What is searched, what was found, and the race: a bar for the calls of each search.
+// The input, the answers, and the race: a bar for the calls of each search.
 
 import { el, figure, plural } from "./dom.js";
 import { nameOf } from "./why.js";
 
-const LONG = 200; // letters of an input that are shown before it is asked for in full
+const LONG = 200; // letters of an input that are shown while it is folded
 
 export class Summary {
   constructor(recordings, title) {

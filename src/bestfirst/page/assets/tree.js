@@ -1,21 +1,21 @@
-// The prefix tree of one search. Only what is in sight is in the document: a few dozen elements, however wide the beam.
+// The prefix tree of one search. Only hypotheses in view are in the document: a few dozen elements, however wide the beam.
 
 import { el, figure, svg } from "./dom.js";
 import { FATES } from "./recording.js";
 import { MARK, ROW, arrange } from "./layout.js";
 import { label, mark } from "./marks.js";
 
-const MARGIN = 120; // pixels around what is in sight that are drawn as well
+const MARGIN = 120; // pixels around the view that are drawn as well
 const GLIDE = 240; // milliseconds
 
 export class Tree {
-  /** `hooks.select(y)`: a hypothesis was clicked; `hooks.hover(y, element)`: is pointed at, null when no more. */
+  /** `hooks.select(y)` is called on a click; `hooks.hover(y, element)` when the pointer enters, with null when it leaves. */
   constructor(recording, hooks) {
     this.recording = recording;
     this.hooks = hooks;
     this.open = new Set(); // folds that were opened
     this.marks = { selected: null, found: null };
-    this.shown = new Map(); // from index to what stands for a hypothesis
+    this.shown = new Map(); // from index to the elements of a hypothesis, and where they are
     this.folds = new Map();
     this.labels = new Map();
     this.edges = svg("svg", { class: "bf-edges", "aria-hidden": "true" });
@@ -28,7 +28,7 @@ export class Tree {
       this._soon();
     });
     this.element.addEventListener("keydown", (event) => this._key(event));
-    this.sight = null; // what of the canvas is seen: asking the document at every step would cost more than all the rest
+    this.sight = null; // the visible part of the canvas: reading it from the document at every step would cost more than all the rest
     this.observer = new ResizeObserver(() => {
       this.look();
       if (this.state) this._arrange();
@@ -53,7 +53,7 @@ export class Tree {
     this._arrange(glide && !matchMedia("(prefers-reduced-motion: reduce)").matches);
   }
 
-  /** Whether those that fell off are shown, in every row. */
+  /** Open or close the folds of this kind in every row. */
   openAll(kind, wanted) {
     for (let length = 0; length <= this.recording.depth; length += 1) {
       if (wanted) this.open.add(`${kind} ${length}`);
@@ -151,7 +151,7 @@ export class Tree {
     return one;
   }
 
-  /** How a hypothesis looks now. */
+  /** Update the look of a hypothesis. */
   _dress(one, y) {
     const { selected, found, lineage } = this.marks;
     const fate = FATES[this.state.fate[y.index]];
@@ -245,7 +245,7 @@ function ring(x, y) {
   return `M${x - 6} ${y}a6 6 0 1 0 12 0a6 6 0 1 0 -12 0`;
 }
 
-/** Take out of a map of elements those that are not wanted. */
+/** Remove from a map, and from the document, the elements of all other keys. */
 function keep(elements, keys) {
   const wanted = new Set(keys);
   for (const [key, element] of elements) {

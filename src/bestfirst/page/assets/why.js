@@ -1,11 +1,11 @@
-// Why a hypothesis lives or died, in sentences.
+// The reason for the fate of a hypothesis, in sentences.
 
 import { figure, plural, quoted } from "./dom.js";
 import { FATES } from "./recording.js";
 
 const STRATEGIES = { beam: "beam search", "best-first": "best-first", greedy: "greedy search" };
 
-/** What a search is called. */
+/** The name of a search. */
 export function nameOf(recording) {
   const name = recording.about.strategy ?? "a search";
   return STRATEGIES[name] ?? name;
@@ -102,7 +102,7 @@ function returned(recording, state, y) {
   return `${which}: nothing that still waited could become better (${claim}).`;
 }
 
-/** What the last pop was about, in a line. */
+/** The last pop and its reason, in a line. */
 export function caption(recording, state) {
   if (recording.nodes.length === 0) return "Nothing was recorded.";
   if (state.done) {
