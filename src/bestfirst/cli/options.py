@@ -205,7 +205,8 @@ class CorpusOptions:
     input_field: str = flag("text", "NAME", None, "The field (or column) of a JSON line or Parquet row to translate.")
     output_field: str = flag("translation", "NAME", None, "The field (or column) its translation goes into.")
     shard_lines: int | None = flag(None, "N", count,
-        "Lines that are translated and saved together: after a crash, at most this many are done again. By default 500, with --device cuda 4,000.")
+        "Lines that are translated and saved together: after a crash, at most this many are done again. By default 500, on a GPU "
+        "4,000.")
     ray: str | None = flag(None, "[ADDRESS]", None,
         "Run on Ray: on the cluster at this address (auto, HOST:PORT, ray://HOST:PORT), or without one on this machine.")
     workers: int | None = flag(None, "N", count,

@@ -22,7 +22,7 @@ from .modules.own_modules import OwnModules
 from .rules import Rules
 from .state import State
 
-SMALL_BATCH, MAX_BATCH = 4, 512  # inputs admitted together, at most: graphs have either size. `SMALL_BATCH` also holds for results
+SMALL_BATCH, MAX_BATCH = 4, 512  # inputs admitted together, at most; graphs have either size. `SMALL_BATCH` holds for results, too
 MAX_TOKENS = 1 << 15  # tokens encoded together, unless one input alone has more
 MIN_TOKENS = 256  # smallest token capacity of a graph
 FIELDS = 4 + RULES.value  # of an input: slot, n_max, source length, start of its source, rules
