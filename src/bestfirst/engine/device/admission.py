@@ -22,14 +22,14 @@ from .modules.own_modules import OwnModules
 from .rules import Rules
 from .state import State
 
-SMALL_BATCH, MAX_BATCH = 4, 512  # inputs admitted together, at most; graphs have either size. `SMALL_BATCH` holds for results, too
+SMALL_BATCH, MAX_BATCH = 4, 512  # inputs admitted together, at most; a graph for either. `SMALL_BATCH` holds for results, too
 MAX_TOKENS = 1 << 15  # tokens encoded together, unless one input alone has more
 MIN_TOKENS = 256  # smallest token capacity of a graph
 FIELDS = 4 + RULES.value  # of an input: slot, n_max, source length, start of its source, rules
 
 
 def runs(rules: Sequence[Rules]) -> Iterator[tuple[int, int, Rules]]:
-    """(first, last, rules) of each run of identical rules."""
+    """(first, end, rules) of each run of identical rules."""
     first = 0
     for i in range(1, len(rules) + 1):
         if i == len(rules) or rules[i] is not rules[first]:

@@ -79,7 +79,8 @@ class Capacity:
         return Shape(k, most, 1, source, lengths, 0, width, len(prompt), banned, code, given, trie, times, keep, heated)
 
     def compatible(self, jobs: Sequence[Job]) -> list[Job]:
-        """The jobs that can share a session with the first: all have a trie or none has, and they have the same draft models."""
+        """The jobs that can run in a session for the first, with it or after it: all have a trie or none has, and they have the
+        same draft models."""
         unconstrained, drafts = jobs[0].decoding.allowed is None, self.drafts(jobs[0])
         return [job for job in jobs if (job.decoding.allowed is None) is unconstrained and self.drafts(job) == drafts]
 

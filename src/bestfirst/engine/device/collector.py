@@ -48,8 +48,8 @@ class Collector:
         return Collected(jobs, out, shapes, numbered=self.state.shape.trie > 0)
 
     def _shapes(self, many: int) -> Shapes:
-        """One transfer: of each answer value and score (two float64), and tokens; of each input its counts, and what was
-        drafted."""
+        """One transfer: of each answer log-probability and score (two float64), and tokens; of each input its counts, lengths and
+        trie items of its answers, and how many rows were drafted and accepted."""
         n, lengths = self.state.shape.n, self.state.shape.lengths
         return (many, n, 4), (many, n, lengths), (many, 3 + 2 * n), (many, 2)
 
@@ -122,7 +122,7 @@ def result_of(
     job: Job, counts: list[int], lengths: list[int], worth: list[list[float]], tokens: list[list[int]], items: Sequence[int]
 ) -> tuple[Job, Result]:
     """A job's result from its numbers. `lengths`: of each answer, 0 where there is none, negative for the best hypothesis that
-    did not finish. `worth`: value and score of each. `items`: their numbers in the trie, -1 for none."""
+    did not finish. `worth`: log-probability and score of each. `items`: their numbers in the trie, -1 for none."""
     calls, rows, steps = counts
     answers = []
     for i, length in enumerate(lengths):  # runs for all inputs at the end of a decode: keep it cheap

@@ -44,7 +44,8 @@ class Graphs:
         self._pool: Any = None
 
     def run(self, name: Hashable, work: Callable[[], None]) -> None:
-        """Replay the graph of this work, captured at the first call. That call also runs it eagerly, so it must be idempotent."""
+        """Replay the graph of this work, captured at the first call. That call also runs it eagerly, twice: repeating the work
+        must do no harm."""
         if not self._cuda:
             work()
             return

@@ -30,7 +30,7 @@ class Packed:
     used: torch.Tensor
 
 
-Attention = Callable[[torch.Tensor, int, Any], torch.Tensor]  # (normed rows, layer index, layer) -> what the rows attend to
+Attention = Callable[[torch.Tensor, int, Any], torch.Tensor]  # (normed rows, layer index, layer) -> attention, not yet projected
 
 
 class DeviceLayer:

@@ -30,7 +30,7 @@ from .state import Shape, State
 LARGEST_VOCABULARY = 16384  # that one program reads; a row of a larger one is read in parts
 MOST_SUCCESSORS = 128
 MOST_LOGITS = 1 << 28  # numbers in the logits of a step
-SORTED, FEW = 1024, 64  # children in a trie that are sorted at once, beside the best so far; and where there are no more
+SORTED, FEW = 1024, 64  # candidates in a trie sorted at a time, with the best so far; and up to which one sort is enough
 BLOCK = 1024  # tokens of a row that are edited at a time
 
 
@@ -41,7 +41,7 @@ class DeviceStep:
     admission = Admission  # the class that admits inputs
     burst = 2, 4, 8  # steps between two looks of the host, for few, some and many inputs: steps after the end are wasted
     buckets: tuple[int, ...] = (16, 64, 256, 512, 1024, 1536, 2048, 3072, 4096, 6144)  # rows of a step: a graph for each
-    wide: tuple[int, ...] = (8192,)  # more buckets, for wide beams, which need all of them
+    wide: tuple[int, ...] = (8192,)  # more buckets, for wide beams, where nearly all rows come to be needed
 
     def __init__(self, state: State, weights: Any) -> None:
         self.state = state
@@ -136,9 +136,9 @@ class DeviceStep:
         self.logits_buffers[R].copy_(logits)
 
     def run_with_python_edits(self, R: int, graphs: Graphs, edits: Edits, slots: Sequence[Job | None]) -> None:
-        """A step of R rows whose scores a Python function edits (`Edits.asked`). The decoder is one graph, the choice of
+        """A step of R rows whose scores a Python function edits (`Edits.callback`). The decoder is one graph, the choice of
         successors another, and the host waits in between, once a step: slower than a search that runs by itself, still faster
-        than a loop on the host. Graphs may do their work twice when captured, which is harmless for these two; `search` runs
+        than a loop on the host. Graphs repeat their work when captured, which is harmless for these two; `search` runs
         outside of them."""
         self.search(R)
         graphs.run(("scores", R), lambda: self.store_logits(R))
@@ -262,8 +262,8 @@ class DeviceStep:
 
 
 def best(logits: torch.Tensor, width: int, banned: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The `width` best logits of each row and their tokens, ties to the smaller, and the log-sum-exp. `banned`: flags by
-    token."""
+    """The `width` best logits of each row and their tokens, and the log-sum-exp. Ties go to the smaller token on a CPU; on a GPU
+    `topk` leaves open which of them are kept. `banned`: flags by token."""
     logits = logits.float()
     total = logits.logsumexp(-1)
     if banned is not None:

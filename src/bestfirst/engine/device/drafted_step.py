@@ -26,7 +26,7 @@ from .state import State
 
 CANDIDATES = 8  # tokens considered after each hypothesis
 WIDEST = 16  # drafted rows of a level and input, and the largest beam that is drafted for
-LOOKUP_DEPTH = 8  # most levels where drafts are looked up, which costs nothing
+LOOKUP_DEPTH = 8  # most levels where drafts are looked up, which costs next to nothing
 CHEAP_ROWS = 96  # rows of a step up to which another row costs next to nothing
 FIRST_RATE, LEARNING_RATE = 0.8, 0.25  # acceptance rate that is assumed at first, and the weight of each input in its estimate
 RETRY_AFTER = 32  # inputs after which drafts that did not pay are tried again
@@ -64,7 +64,7 @@ class DraftModels:
 
     @property
     def cost(self) -> float:
-        """The cost of a drafted level, in steps of the larger model."""
+        """The cost of a drafted level, in steps of the larger model: estimated by the numbers of parameters."""
         sizes = [sum(weight.numel() for weight in each.model.parameters()) for each in self.models]
         return LOOKUP_COST if self.small is None else max(LOOKUP_COST, sizes[1] / sizes[0])
 
@@ -82,8 +82,8 @@ class DraftModels:
 
 
 def drafts_for(modules: OwnModules | None, decoding: Decoding) -> DraftModels | None:
-    """The draft models for a model with these modules; None if the device cannot draft for it. In searches level by level scored
-    descendants would be taken for answers too early."""
+    """The draft models for a model with these modules; None if the device cannot draft for it, or not with these settings. In
+    searches level by level scored descendants would be taken for answers too early."""
     draft = decoding.draft
     if modules is None or not modules.language_model or decoding.deterministic or decoding.allowed is not None:
         return None
@@ -276,7 +276,8 @@ class DraftedStep(CapturedStep):
         )  # fmt: skip
 
     def _unite(self, guesses: dict[str, torch.Tensor], depth: int, rows: dict[str, Any], used: torch.Tensor, many: int) -> None:
-        """Write rows of the step and `depth` levels of drafts (or the last drafts of the step before) to the first of `many`."""
+        """Write the rows of the step and `depth` levels of drafts (or the last drafts of the step before) to `rows`, their number
+        to `used`, and clear the rest of `many` rows."""
         st, S, step = self.state, self.state.shape.inputs, self._step_rows
         gather_rows[(S + 1,)](
             st.first, st.grant, step["row_node"], step["row_length"], step["row_token"], step["row_position"],

@@ -252,7 +252,8 @@ class Session:
     # -- leaving -----------------------------------------------------------------------------------------------------------
 
     def _evict_half(self, running: Sequence[int], waiting: deque[Job]) -> None:
-        """Nodes are used up: the later half of the inputs in flight restarts later; from now on fewer are in flight."""
+        """Nodes are used up: half of the inputs in flight, those in the higher slots, restart later; from now on fewer are in
+        flight."""
         if len(running) < 2:
             raise torch.OutOfMemoryError("one input alone needs more memory for its search than there is")
         waiting.extendleft(reversed(self._abandon(running[len(running) // 2 :])))

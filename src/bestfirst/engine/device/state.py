@@ -118,9 +118,10 @@ class State:
         self.count = zeros(S, L, 2)
         self.turns, self.places = empty(S, power(shape.k) if shape.wide else 0), empty(S, shape.crowd)
         self.inside = zeros(S, L)  # unfinished members of each beam, where finished ones are kept
+        # by input and length: the greatest value of an open hypothesis, and whether the last step scored one
         self.head = torch.full((S, L), -inf, dtype=torch.float64, device=device)
         self.scored = zeros(S, L)
-        # by input
+        # by input; `deepest`: the length of the longest beam, `limit`: the greatest length
         self.board = zeros(8 + S)  # what the host reads: counters, and the status of each input
         self.counters, self.status = self.board[:8], self.board[8:]
         self._initial_counters = self.counters.clone()  # copied from the device by `clear`: a copy from the host would wait
@@ -139,7 +140,7 @@ class State:
         self.logprob = empty(N * W + S, dtype=torch.float32)
         self.token, self.child = zeros(N * W + S), empty(N * W + S)
         self.paths, self.node_token, self.hashes = empty(N, L), empty(N), zeros(N)
-        self.mark = zeros(N, dtype=torch.int8)
+        self.mark = zeros(N, dtype=torch.int8)  # scratch space of `beams.push_scored`: all 0 between its steps
         self.cooled = zeros(N if shape.heated else 1, dtype=torch.float32)  # see `DeviceStep._apply_temperatures`
         self.drafted, self.guessed = zeros(S), zeros(N, dtype=torch.int8)  # drafted rows of inputs; whether nodes were drafted
         self.node_input, self.stack = empty(N), empty(N)  # the first `counters[FREE]` nodes of the stack are free

@@ -116,7 +116,7 @@ class RowGrid:
         return chosen[:, :, :, : self.longest]
 
     def gather(self, x: torch.Tensor) -> torch.Tensor:
-        """Rows (rows, d) to grid cells (inputs * most, d); empty cells are zero."""
+        """Rows (rows, d) to grid cells (inputs * max_rows, d); empty cells are zero."""
         if self.cells is None:
             return x
         return x.new_zeros(self.inputs * self.max_rows, x.shape[1]).index_copy_(0, self.cells, x)

@@ -191,7 +191,8 @@ class WrittenPages:
             self._protect(begin, end)
 
     def written(self) -> set[int]:
-        """Indices of the arrays that may have been written to since the last call; in a forked child, with other memory, all."""
+        """Indices of the arrays that may have been written to since the last call, or since this was made; in a forked child,
+        whose memory is another, all."""
         if os.getpid() != self._process:
             return set(range(len(self._places)))
         found: set[int] = set()

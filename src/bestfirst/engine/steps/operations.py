@@ -16,7 +16,7 @@ from .step_rows import lazy_zeros
 
 PADDING = 16  # float32 numbers: a cache line
 JOINED = 2**22  # weights: of larger projections a fused copy costs more memory than it saves time
-BLOCK = 64  # columns per block of `top`; with fewer than k blocks there is nothing to gain
+BLOCK = 64  # columns per block of `top`; with fewer than 4 k blocks there is nothing to gain
 
 
 class Linear:

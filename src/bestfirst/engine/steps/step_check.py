@@ -1,7 +1,8 @@
 """Step check: whether a step computes what the model computes, on a few branching hypotheses of the model's own vocabulary.
 
-The check tests what the library promises: in fp32 no log-probability differs by more than 1e-4, or by more than the model's own
-differ when its hypotheses are batched otherwise. Other precisions round more than that; there the mean difference decides.
+The check tests what the library promises: in fp32 no log-probability differs by more than 1e-4, or by more than four times
+what the model's own differ when its hypotheses are batched otherwise. Other precisions round more; there the mean difference
+decides.
 """
 
 from __future__ import annotations

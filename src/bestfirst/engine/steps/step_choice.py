@@ -166,7 +166,8 @@ def native_steps() -> tuple[type[DecoderStep], ...]:
 
 
 def changes_with_length(model: TransformersModel) -> bool:
-    """Whether attention or positions change beyond some length, other than by windows, which the check narrows."""
+    """Whether attention or positions change beyond some length, which short hypotheses cannot show. Windows do not count: the
+    check narrows them."""
     config, windows = model.model.config.get_text_config(decoder=True), Windows(model.model)
     if not windows.known() or rope_changes_with_length(config):
         return True

@@ -38,7 +38,8 @@ class Windows:
         return self.kinds[index] if self.named else self.kinds[0]
 
     def masks(self, rows: MaskedRows, omit_masks: bool) -> dict[str, torch.Tensor | None]:
-        """Each kind's mask (rows, 1, 1, context): 0 where a layer reads an ancestor. With `omit_masks`, None if it reads all."""
+        """Each kind's mask (rows, 1, 1, context): 0 where a layer reads an ancestor. With `omit_masks`, None if it reads
+        all, and all rows have equally many."""
         omit_masks = omit_masks and rows.same_length
         return {kind: None if omit_masks and self._all(rows, kind) else self._mask(rows, kind) for kind in set(self.kinds)}
 

@@ -1,9 +1,9 @@
 """Attention over the tree of hypotheses: keys and values are read from the KV cache in place, by node or by source token.
 
 `attend` serves BART-like models, whose cache holds all layers of a token together; the others serve models that run by their own
-modules (`tree_attention` launches them and describes the scheme). All use an online softmax: `peak` is the running maximum,
-`total` the sum of exp(x - peak), `acc` the sum of values weighted by that. Shapes: q (rows, heads, D), keys (cells, key heads,
-D), values (cells, key heads, E); G query heads share a key head.
+modules (`tree_attention` launches them and describes the scheme). All but `read_near`, which sweeps twice, use an online
+softmax: `peak` is the running maximum, `total` the sum of exp(x - peak), `acc` the sum of values weighted by that. Shapes: q
+(rows, heads, D), keys (cells, key heads, D), values (cells, key heads, E); G query heads share a key head.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def read_source(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Partial attention over one part of an input's source tokens, for all its rows and the G query heads of a key head: `peaks`
-    and `totals` (parts, rows, heads), `means` (parts, rows, heads, E). OWN: the source precedes the rows' own tokens, so a window
-    may end in it."""
+    and `totals` (parts, rows, heads), and in `means` (parts, rows, heads, E) the weighted sums of values, not yet
+    divided. OWN: the source precedes the rows' own tokens, so a window may end in it."""
     s = tl.program_id(0)
     part = tl.program_id(1)
     h = tl.program_id(2)
@@ -310,7 +310,8 @@ def read_packed(
     E: tl.constexpr, DP: tl.constexpr, EP: tl.constexpr, QUERIES: tl.constexpr, STEP: tl.constexpr, PRECISION: tl.constexpr,
     NEAR: tl.constexpr,
 ):  # fmt: skip
-    """Causal attention among packed prompts: each token attends to those of its own input, up to itself."""
+    """Causal attention among packed prompts: each token attends to those of its own input, up to itself. NEAR: up to so many
+    tokens the peak is found in a first sweep."""
     first_query = tl.program_id(0) * QUERIES
     n_tokens = tl.load(used)
     h = tl.program_id(1)

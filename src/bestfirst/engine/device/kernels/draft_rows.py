@@ -1,6 +1,6 @@
-"""Speculative rows: hypotheses guessed to follow the rows of a step, and what the step confirms of them.
+"""Drafted rows: hypotheses that are likely to follow the rows of a step, and what the step confirms of them.
 
-A guessed row has a node like any other; its parent is a row of the same step. If the parent's successors include the guess, the
+A drafted row has a node like any other; its parent is a row of the same step. If the parent's successors include its token, the
 node is linked to that entry, and the beams find it scored when they reach it (`beams`); if not, the row was wasted. Nothing else
 of a search knows about drafts, so answers and `calls` are those of a search without them.
 """
@@ -34,9 +34,9 @@ def propose(
 ):  # fmt: skip
     """Make rows of the next level: the D likeliest one-token continuations of each input's rows, with a node for each.
 
-    `guess_logprob` and `guess_token`: C guesses per node. FIRST: the input's rows are those of the step; otherwise guessed ones,
-    D per active input. A missing guess becomes a row of node 0, which no input uses. LAST: the level is also stored by slot,
-    because the smaller model reads it in the next step.
+    `guess_logprob` and `guess_token`: C candidates per node. FIRST: the input's rows are those of the step; otherwise drafted
+    ones, D per active input. A missing draft becomes a row of node 0, which no input uses. LAST: the level is also stored by
+    slot, because the smaller model reads it in the next step.
     """
     s = tl.program_id(0)
     granted = tl.load(grant + s)
@@ -88,7 +88,7 @@ def propose(
         live = (d_value > -INF) & (d < D)
         n_new = tl.sum(live.to(tl.int32), 0)
         free = tl.atomic_add(counters + 4, -n_new) - n_new
-        if free < 0:  # out of nodes: guess nothing
+        if free < 0:  # out of nodes: draft nothing
             tl.atomic_add(counters + 4, n_new)
             live = live & (d < 0)
             n_new = 0
@@ -132,7 +132,7 @@ def gather_rows(
     level_parent, node_input, guessed, used, all_first, all_grant, all_node, all_input, all_length, all_token, all_position,
     all_parent, depth, level, D, S, most, LATE: tl.constexpr, RP: tl.constexpr, SP: tl.constexpr,
 ):  # fmt: skip
-    """Lay all rows of an input side by side: those of the step, then the guesses, D for each of `depth` levels. LATE: the level
+    """Lay all rows of an input side by side: those of the step, then the drafts, D for each of `depth` levels. LATE: the level
     is the last one of the step before, by slot, where its nodes are still the input's. The last program clears up to `most`."""
     s = tl.program_id(0)
     rank, active = rank_among_active(s, grant, S, SP)
@@ -187,7 +187,7 @@ def gather_rows(
 
 @triton.jit
 def link_guesses(counters, row_node, row_token, parents, logprob, token, child, W, WP: tl.constexpr):
-    """Where the token of a guessed row is a successor of its parent, make the row's node the child of that entry."""
+    """Where the token of a drafted row is a successor of its parent, make the row's node the child of that entry."""
     r = tl.program_id(0)
     if r < tl.load(counters):
         parent = tl.load(parents + r)
@@ -205,8 +205,8 @@ def look_up(
     used, row_node, row_input, row_length, paths, node_token, source_tokens, source_start, source_length, guess_logprob,
     guess_token, L, C, SIZE: tl.constexpr, CP: tl.constexpr,
 ):  # fmt: skip
-    """Prompt lookup: C guesses of what follows a row, from earlier occurrences of its last tokens in its input or its own output.
-    The longest match comes first, among equals the latest."""
+    """Prompt lookup: C candidates for what follows a row, from earlier occurrences of its last tokens in its input or its own
+    output. Longer matches are preferred, among equals the latest."""
     r = tl.program_id(0)
     if r < tl.load(used):
         s = tl.load(row_input + r)
@@ -265,7 +265,7 @@ def token_at(place, valid, n, start, node, paths, node_token, source_tokens, L):
 
 @triton.jit
 def count_drafted(slots, node, count, deepest, guessed, drafted, out, L, KP: tl.constexpr):
-    """Per input, write how many rows were guessed, and how many of these are on its beams."""
+    """Per input, write how many rows were drafted, and how many of these are on its beams."""
     i = tl.program_id(0)
     s = tl.load(slots + i)
     lanes = tl.arange(0, KP)

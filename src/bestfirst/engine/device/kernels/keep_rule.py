@@ -1,8 +1,8 @@
 """Rule `finished="keep"`, the paper's: finished hypotheses hold slots of longer beams while their scores are good enough.
 
-A beam of length t is the k best, by score, of its unfinished hypotheses and of the finished ones on the beam before. The lists
-are those of rule `leave`; a beam is a prefix of each: `inside` of the unfinished list of its length, `n_held` of the finished
-list of every length up to its own.
+A beam of length t is the k best, by score, of the hypotheses of that length, finished or not, and of the finished ones on the
+beam before. The lists are those of rule `leave`; a beam is a prefix of each: `inside` of the unfinished list of its
+length, `n_held` of the finished list of every length up to its own.
 """
 
 from __future__ import annotations

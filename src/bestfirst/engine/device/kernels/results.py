@@ -53,7 +53,8 @@ def stopped_before(x, t, first, last, kth_of, best, norms, gains, cap, LP: tl.co
 @triton.jit
 def attainable(x, t, kths, lasts, longest, end, rises, norms, gains, cap, LP: tl.constexpr, WIDE: tl.constexpr):
     """The best score with which a continuation of each hypothesis of length t and value x can be accepted.
-    `AnyOrderSearch._attainable` has the argument. `kths`, `lasts`: value of the k-th (unfinished) member, per length."""
+    `AnyOrderSearch._attainable` has the argument. `kths`, `lasts`: value of the k-th member, and of the k-th
+    unfinished one, per length."""
     lengths = tl.arange(0, LP)
     best = tl.full([WIDE], -INF, tl.float64)
     going = x > -INF

@@ -17,9 +17,9 @@ LEAVING = tl.constexpr(3)  # empty as soon as its nodes are reclaimed
 def share_rows(
     wants, grant, first, counters, rules, R, S, TIMES, PICKS: tl.constexpr, SP: tl.constexpr, OVERLAP: tl.constexpr = False
 ):
-    """Grant R rows: each input gets as many as it wants, up to a level common to all inputs; the first ones get one more. An
-    input's first pick is certainly needed, so no input gets a second row before every one has one. Beyond that, TIMES beams per
-    input are granted, up to `FULL` rows: on a busy device, rows ahead that turn out to be useless cost as much as others."""
+    """Grant up to R rows: each input gets as many as it wants, up to a level common to all inputs; the first ones get one more.
+    An input's first pick is certainly needed, so no input gets a second row before every one has one. Beyond that, TIMES beams
+    per input are granted, up to `FULL` rows: on a busy device, rows ahead that turn out to be useless cost as much as others."""
     wait_for_previous(OVERLAP)
     lanes = tl.arange(0, SP)
     want = tl.load(wants + lanes, mask=lanes < S, other=0)

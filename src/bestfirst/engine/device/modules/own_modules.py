@@ -83,7 +83,7 @@ class OwnModules:
         self._biased: list[Any] = []
         self._bias: list[torch.Tensor] = []
         self._old_bias: list[list[torch.Tensor]] = []
-        self._columns = self.like.new_empty(0, 1)
+        self._columns = self.like.new_empty(0, 1)  # in place of rows' paths: only the width, the number of positions, is read
         self._plain = model.get_decoder().config._attn_implementation == "sdpa"  # which ignores caps and sinks
         self._intercepted: tuple[dict[int, Layer], dict[int, Layer]] | None = None  # self- and cross-attention, if not named
         if not self._looks_up_attention(model):

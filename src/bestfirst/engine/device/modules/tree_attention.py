@@ -3,8 +3,9 @@
 
 Keys and values are read in place, (tokens, heads, size) per layer; nothing is gathered. With short contexts, each row reads its
 whole context in one launch (`read_near`). Otherwise, as in split-KV decoding, an input's tokens are read in parts of `PART`, each
-once for all rows and query heads of the input, and `read_path` merges these partial softmaxes (peak, total, mean) with the row's
-own path. The order of summation depends on the row's own context alone.
+once for all rows and query heads of the input, and `read_path` merges these partial softmaxes (peak, total, and weighted
+sum of values) with the row's own path. There the order of summation depends on the row's own context alone; the choice between
+the two ways may depend on the number of rows, unless `TreeRows.fixed`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class TreeRows:
     source_start: torch.Tensor
     source_length: torch.Tensor
     room: int  # most tokens of an input
-    most: int  # most rows of an input
+    most: int  # most rows of an input, drafts aside: a tile size depends on it
     fixed: bool = False  # whether the way a row is read may depend on its own context alone (`deterministic`)
     chained: bool = False  # whether some rows are ancestors of others
 

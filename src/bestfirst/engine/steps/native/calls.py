@@ -88,7 +88,7 @@ def mixed(numbers: Any) -> int:
 
 
 def _shared(n: int, least: int, run: Callable[[int, int], None]) -> None:
-    """Run `run(begin, end)` on pieces of range(n), of at least `least` each, on several threads (`threads.share`)."""
+    """Run `run(begin, end)` on pieces of range(n), of at least `least` each, on several threads (`threads.parallel_for`)."""
     pieces = split_range(n, least)
     parallel_for(lambda i: run(*pieces[i]), len(pieces))
 

@@ -123,7 +123,7 @@ def _cache_paths() -> Iterator[Path]:
 
 
 def read(path: Path) -> bytes | None:
-    """The object code in a file that is complete and owned by this user or root; else None: it will be executed."""
+    """The object code in a file that is complete, in a directory owned by this user or root; else None: it will be executed."""
     try:
         if hasattr(os, "getuid") and path.parent.lstat().st_uid not in (os.getuid(), 0):
             return None

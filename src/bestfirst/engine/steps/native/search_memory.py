@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ROWS, NODES, LENGTHS = 128, 512, 32  # initial capacity of a search
 COSTS, CURSORS, COUNTS, MARKS, ANSWERS, ANSWER_VALUES, AWAY_COSTS, AWAY_CURSORS = range(s.PROGRESS, s.PROGRESS + 8)
-BY_NODE, BY_ANSWER = (s.NODES_AT, s.VALUES_AT), (ANSWERS, ANSWER_VALUES)  # arrays with one entry per node, answer, scored row
+BY_NODE, BY_ANSWER = (s.NODES_AT, s.VALUES_AT), (ANSWERS, ANSWER_VALUES)  # arrays with one entry per node, per answer
 BY_ROW = (s.ROWS_AT, s.BEST_AT, s.TOKENS_AT, s.CHILDREN_AT, s.STATES_AT, COSTS, CURSORS, AWAY_COSTS, AWAY_CURSORS)
 
 
@@ -119,7 +119,7 @@ class SearchMemory:
 
     @property
     def guesses(self) -> list[tuple[int, bool]]:
-        """For each row scored ahead: its rank among the guesses of its step, and whether it was needed later."""
+        """For each row scored ahead: its rank among those of its step, and whether it was needed later."""
         rows = self._arrays[s.ROWS_AT][: self.head[s.SCORED]]
         rows = rows[rows[:, s.RANK] > 0]
         return [*zip(rows[:, s.RANK].tolist(), (self._arrays[s.NODES_AT][rows[:, s.NODE], s.ON_BEAM] > 0).tolist(), strict=True)]
