@@ -336,18 +336,8 @@ def test_a_missing_model_is_reported_in_one_line(tmp_path):
 
 def test_an_unreadable_file_of_allowed_outputs_ends_the_command(tmp_path):
     (tmp_path / "odd.txt").write_bytes(b"\xff\xfe\n")
-    line = [
-        sys.executable,
-        "-m",
-        "bestfirst",
-        "serve",
-        "--port",
-        "0",
-        "--device",
-        "cpu:0",
-        "--allowed",
-        f"x={tmp_path / 'odd.txt'}",
-    ]
+    allowed = f"x={tmp_path / 'odd.txt'}"
+    line = [sys.executable, "-m", "bestfirst", "serve", "--port", "0", "--device", "cpu:0", "--allowed", allowed]
     ended = subprocess.run(line, capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE, check=False)
     assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1), ended.stderr
 

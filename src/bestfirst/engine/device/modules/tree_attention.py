@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..kernels.attention_kernels import read_near, read_packed, read_path, read_source, store_rows
+from ..kernels.attention_kernels import read_packed, read_path, read_source, store_rows
 from ..kernels.matmul import power
+from ..kernels.near_attention import read_near
 
 NEAR = 128  # inputs and outputs of at most so many tokens are read by each row for itself
 FEW = 128  # rows that do so in fp32; in half precision any number does, because torch rounds so
