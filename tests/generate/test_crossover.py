@@ -21,7 +21,7 @@ def test_the_measured_ratio_decides_what_runs(name, k, times, engine, monkeypatc
     architecture = ARCHITECTURES[name]
     model, ran = architecture.build(), []
 
-    def measure(theirs, ours, longest):
+    def measure(theirs, ours, longest, _):
         assert longest == 9
         for tokens in (1, 8):
             theirs(tokens)
@@ -77,7 +77,7 @@ SETTINGS = {
 def test_the_measurement_has_the_same_settings_and_calls_no_user_code(what, times, engine, monkeypatch):
     user_calls, measured = [], []
 
-    def measure(theirs, ours, longest):
+    def measure(theirs, ours, longest, _):
         before = len(user_calls)
         theirs(3)
         ours(3)
@@ -130,16 +130,17 @@ def test_speed_ratio_is_the_smaller_of_the_whole_call_and_of_later_tokens(second
 
         return run
 
-    monkeypatch.setattr(crossover, "TOKENS", 8)
     monkeypatch.setattr(crossover, "thread_time", lambda: clock[0])
-    assert crossover.speed_ratio(generate("theirs"), generate("ours"), longest) == pytest.approx(expected)
+    assert crossover.speed_ratio(generate("theirs"), generate("ours"), longest, 8) == pytest.approx(expected)
+    unclear = crossover.UNCLEAR[0] < expected < crossover.UNCLEAR[1]
+    assert turns.count(("ours", many)) == (crossover.MOST_TURNS if unclear else crossover.TURNS)
 
 
 @pytest.mark.parametrize("k", [1, 3])
 def test_a_repetition_penalty_for_more_inputs_than_are_measured(k, monkeypatch):
     architecture, ran = ARCHITECTURES["gpt2"], []
 
-    def measure(theirs, ours, _):
+    def measure(theirs, ours, *_):
         theirs(2)
         ours(2)
         ran.append(True)

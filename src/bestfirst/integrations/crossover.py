@@ -31,37 +31,48 @@ from .parity import hugging_face_strategy
 from .processors import for_first_rows
 
 _log = logging.getLogger(__name__)
-INPUTS, TOKENS, TURNS = 4, 16, 3
+INPUTS, TOKENS = 4, 16
+MORE_TOKENS, SMALL = 64, 0.002  # where a step takes less time: the search's own time, which grows with length, weighs more there
+TURNS, MOST_TURNS = 3, 9
 EVEN = 1.1  # the least ratio to search here: the short measurement does not show what longer outputs cost
+UNCLEAR = 0.8, 1.4  # ratios between these are measured in more turns: one in three is a tenth off on a busy machine
 LARGE = 0.01  # seconds a step from which the search's own time is negligible, so that nothing needs to be measured
 
 Generate = Callable[[int], Any]
 """Generates this many tokens for each input."""
 
 
-def speed_ratio(theirs: Generate, ours: Generate, longest: int) -> float:
-    """The time of `theirs` over that of `ours`, estimated from a few tokens: the smaller of the ratios for `longest` tokens and
-    for each token after the first.
+def speed_ratio(theirs: Generate, ours: Generate, longest: int, tokens: int = TOKENS) -> float:
+    """The time of `theirs` over that of `ours`, estimated from the first `tokens`: the smaller of the ratios for `longest` tokens
+    and for each token after the first.
 
-    Each time is the best of `TURNS`, in CPU time of this thread, so that other work on the machine does not count. The first
-    token is treated apart because it includes the prefill, which runs once here and k times in `generate`: a long prompt would
-    hide the time of the other tokens.
+    Each time is the best of some turns, more where the ratio is unclear, in CPU time of this thread, so that other work on the
+    machine does not count. The first token is treated apart because it includes the prefill, which runs once here and k times in
+    `generate`: a long prompt would hide the time of the other tokens.
     """
-    many = min(TOKENS, longest)
-    best = {(run, tokens): float("inf") for tokens in (1, many) for run in (theirs, ours)}
-    for _ in range(TURNS):
-        for run, tokens in best:
+    many, ratio = min(tokens, longest), 1.0
+    best = {(run, count): float("inf") for count in (1, many) for run in (theirs, ours)}
+    for turn in range(1, MOST_TURNS + 1):
+        for run, count in best:
             begun = thread_time()
-            run(tokens)
-            best[run, tokens] = min(best[run, tokens], thread_time() - begun)
-    rest = [best[run, many] - best[run, 1] for run in (theirs, ours)]
+            run(count)
+            best[run, count] = min(best[run, count], thread_time() - begun)
+        ratio = _smaller_ratio([(best[run, 1], best[run, many]) for run in (theirs, ours)], many, longest)
+        if turn >= TURNS and not UNCLEAR[0] < ratio < UNCLEAR[1]:
+            break
+    return ratio
+
+
+def _smaller_ratio(times: list[tuple[float, float]], many: int, longest: int) -> float:
+    """See `speed_ratio`; `times`: of one token and of `many`, by `generate` and here."""
+    rest = [most - first for first, most in times]
     if min(rest) <= 0:
-        return best[theirs, many] / best[ours, many]
-    whole = [best[run, 1] + each * (longest - 1) / (many - 1) for run, each in zip((theirs, ours), rest, strict=True)]
+        return times[0][1] / times[1][1]
+    whole = [first + each * (longest - 1) / (many - 1) for (first, _), each in zip(times, rest, strict=True)]
     return min(rest[0] / rest[1], whole[0] / whole[1])
 
 
-measure: Callable[[Generate, Generate, int], float] = speed_ratio
+measure: Callable[[Generate, Generate, int, int], float] = speed_ratio
 """The function that times the two; tests replace it with one that does not depend on a clock."""
 
 
@@ -74,8 +85,8 @@ def ratio(call: Call, bounded: bool, input_ids: torch.Tensor, model_kwargs: dict
     processors = LogitsProcessorList(each for each in call.processors if _safe_to_repeat(each))
     kinds = tuple(type(each) for each in processors)
     recorded = bool(config.return_dict_in_generate and config.output_scores)
-    few = min(TOKENS, call.limits.n_max)
-    key = config.num_beams, config.early_stopping is True, bounded, n, few, kinds, bool(call.limits.others), recorded
+    length = min(MORE_TOKENS, call.limits.n_max).bit_length()  # calls of similar lengths share a measurement
+    key = config.num_beams, config.early_stopping is True, bounded, n, length, kinds, bool(call.limits.others), recorded
     ratios = record_of(call.model).ratios
     if key not in ratios:
         measured = float("inf")
@@ -136,9 +147,10 @@ def _measure_call(
         search(input_ids[: n * k], processors, criteria, few.config, **arguments)
 
     ours(min(TOKENS, call.limits.n_max))
-    if few.stats.model_seconds / max(1, few.stats.steps) > LARGE:
+    step_seconds = few.stats.model_seconds / max(1, few.stats.steps)
+    if step_seconds > LARGE:
         return float("inf")
-    return measure(theirs, ours, call.limits.n_max)
+    return measure(theirs, ours, call.limits.n_max, TOKENS if step_seconds > SMALL else MORE_TOKENS)
 
 
 def _first_rows(value: Any, rows: int) -> Any:
