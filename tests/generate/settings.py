@@ -22,7 +22,7 @@ class Even(LogitsProcessor):
     """Halves the probability of odd tokens after an even one: a custom processor that lowers scores."""
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        odd = torch.arange(scores.shape[1]) % 2 == 1
+        odd = torch.arange(scores.shape[1], device=scores.device) % 2 == 1
         return torch.where((input_ids[:, -1:] % 2 == 0) & odd, scores - 0.7, scores)
 
 
@@ -43,7 +43,7 @@ class EndsIn(StoppingCriteria):
         self.tokens = torch.tensor(tokens)
 
     def __call__(self, input_ids: torch.LongTensor, scores: Any, **kwargs: Any) -> torch.BoolTensor:
-        return torch.isin(input_ids[:, -1], self.tokens)
+        return torch.isin(input_ids[:, -1], self.tokens.to(input_ids.device))
 
 
 def allowed(i: int, ids: torch.Tensor) -> list[int]:

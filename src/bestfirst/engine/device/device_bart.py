@@ -122,6 +122,8 @@ class DeviceBart(DeviceSide):
         self.head = DeviceLinear.join(weights.head)
         self.head.aligned = True
         self.vocabulary = len(self.head.weight)
+        if self.vocabulary > len(weights.decoder.embedding):
+            raise TypeError(f"the embeddings of {type(model).__name__} lack some of its tokens")
         self.width = self.heads * self.size  # hidden size
         self.device, self.dtype = self.embedding.device, self.embedding.dtype
         if weights.encoder is None:

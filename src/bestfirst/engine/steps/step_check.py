@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from math import inf
 from typing import Any, NamedTuple
 
@@ -70,7 +71,7 @@ def agrees_without_masks(step: HookedStep, model: TransformersModel) -> bool:
 def encoder_agrees(encode: Callable[[list[int]], torch.Tensor], model: Any) -> bool:
     """Whether `encode` (token ids to hidden states (length, d)) computes what a Hugging Face model's encoder computes."""
     encoder, config = model.get_encoder(), model.config
-    tokens = sample_tokens(config, {getattr(config, "pad_token_id", None)})
+    tokens = sample_tokens(encoder, config.vocab_size, {getattr(config, "pad_token_id", None)})
     tokens = tokens[: getattr(config, "max_position_embeddings", None) or 12]
     distances = []
     try:
@@ -99,9 +100,14 @@ def within(name: str, model: Any, distances: list[Distance], limit: float) -> bo
     return mean <= tolerance and worst <= min(10 * tolerance, 0.5) and most <= limit
 
 
-def sample_tokens(config: Any, special: set[Any]) -> list[int]:
-    """Up to 64 pseudo-random tokens of a vocabulary, none of them special: the same ones each time."""
-    sample = random.Random(0).sample(range(config.vocab_size), min(64, config.vocab_size))
+def sample_tokens(module: Any, vocabulary: int, special: set[Any]) -> list[int]:
+    """Up to 64 pseudo-random tokens that an encoder or decoder has embeddings for, none of them special: the same each time.
+
+    A token without an embedding would be an error of the device, after which its process cannot use it again.
+    """
+    with suppress(AttributeError, NotImplementedError):  # embeddings that cannot be asked for
+        vocabulary = min(vocabulary, len(module.get_input_embeddings().weight))
+    sample = random.Random(0).sample(range(vocabulary), min(64, vocabulary))
     return [token for token in sample if token not in special]
 
 
@@ -109,7 +115,8 @@ def trial_tokens(model: TransformersModel, n: int) -> list[int]:
     """`n` tokens of the model's vocabulary, none of them special in its config; repeated if it has fewer."""
     config = model.model.config.get_text_config(decoder=True)
     named = (getattr(config, name, None) for name in ("pad_token_id", "bos_token_id"))  # T5 has no BOS
-    tokens = sample_tokens(config, {*model.eos, *model.banned, *model.start_tokens, *named})
+    special = {*model.eos, *model.banned, *model.start_tokens, *named}
+    tokens = sample_tokens(model.model.get_decoder(), config.vocab_size, special)
     return [tokens[i % len(tokens)] for i in range(n)]
 
 
