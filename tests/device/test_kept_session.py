@@ -100,8 +100,9 @@ def test_an_interrupted_check_of_the_weights_is_repeated(monkeypatch):
     engine.submit(job(model))
     with monkeypatch.context() as patched:
         patched.setattr(Fingerprint, "seems_to_hold", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            list(engine.step())
+        with pytest.raises(KeyboardInterrupt):  # in the first or, on a GPU, where the host is a burst behind, in the second step
+            for _ in range(2):
+                list(engine.step())
     found = [result for _ in iter(lambda: bool(engine), False) for _, result in engine.step()]
     assert found[0].hypotheses[0].logprob != pytest.approx(before, abs=1e-4)
 

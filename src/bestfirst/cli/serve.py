@@ -144,7 +144,7 @@ def serve(
         else:
             loaded, decoding = choice.load(decoding)
             engine = EngineThread(loaded, limits, row_budget=row_budget, draft=decoding.draft)
-            tune_interpreter()
+        tune_interpreter()
 
         try:
             named = {name: named_constraint(what, engine.model) for name, what in files.items()}

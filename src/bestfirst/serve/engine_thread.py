@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any
 
 from ..engine import Engine, Job, Stats, engine_for, no_garbage_collection
-from ..models import Model
+from ..models import Model, Source
 from ..search import Answer, RecordedSearch, Result, Trace
 from ..settings import Decoding
 from .fair_share import FairShare, Use
@@ -28,15 +28,16 @@ GC_THRESHOLD = (
     50_000  # new objects between garbage collections there: searches leave no cycles, and replayed graphs run no Python
 )
 
-# Seconds after which the engine's thread and the event loop's hand over the GIL. An engine releases it at every launch, and a GPU
-# that waits for the next launch waits for that long. 2,000 texts take 75 ms; with half a millisecond here they took 84.
+# Seconds after which threads hand over the GIL: the engine's, the event loop's, and those between server and engine process. An
+# engine releases it at every launch, and a GPU that waits for the next launch waits for that long. 2,000 texts take 75 ms; with
+# half a millisecond here they took 84.
 SWITCH_INTERVAL = 0.00002
 
 log = logging.getLogger(__name__)
 
 
 def tune_interpreter() -> None:
-    """Prepare the engine's process, once the model is loaded: exempt the model, which is never freed, from garbage collection,
+    """Prepare a process of the server, once the model is loaded: exempt the model, which is never freed, from garbage collection,
     and let threads hand over the GIL quickly."""
     gc.collect()
     gc.freeze()
@@ -233,35 +234,38 @@ class EngineThread:
         """Start up to `most` of the waiting texts of a request; those that need no search are done at once and do not count.
         Returns what the next text needs if there is no room for it."""
         jobs: list[Job] = []
-        share, waiting, lacking, settings, rows = self._share, work.waiting, None, None, 1
+        share, waiting, running, lacking = self._share, work.waiting, self._work, None
+        settings, use = None, Use(1, 0)
         while len(jobs) < most and waiting and lacking is None:
-            job = self._next_job(work, waiting[0])
-            if isinstance(job, Result):
-                self._emit_done(work, waiting.popleft(), job)
+            index = waiting[0]
+            job = self._next_job(work, index)
+            if type(job) is not Job:
+                self._emit_done(work, waiting.popleft(), job)  # type: ignore[arg-type]
                 most -= 1
                 continue
             if job.decoding is not settings:  # nearly always those of the text before
                 settings = job.decoding
-                rows = settings.beam if settings.plan.level_by_level else 1
-            # The memory that a search needs is known when it is done: reserve what most searches need.
-            use = Use(rows, work.reserved.get(job.index) or 3 * rows * (job.source.length + 1))
+                use = Use(settings.beam if settings.plan.level_by_level else 1, 0)
+            if share.pauses:  # the memory that a search needs is known when it is done: reserve what most searches need
+                use = Use(use.rows, work.reserved.get(index) or 3 * use.rows * (job.source.length + 1))
             if share.has_room(use) or self._make_room(work, use):
                 waiting.popleft()
                 share.start(work, job, use)
+                running[job] = work
                 jobs.append(job)
             else:
                 lacking = use
-        self._work.update(dict.fromkeys(jobs, work))
         self._engine.submit(*jobs)
         return lacking
 
     def _next_job(self, work: Work, index: int) -> Job | Result:
         """The job of a text; or its result, if it needs no search or cannot be searched."""
-        if index not in work.sources:
+        source = work.sources.get(index)
+        if source is None:
             self._read_ahead(work)
-        source = work.sources[index]
-        if isinstance(source, Result):
-            return source
+            source = work.sources[index]
+        if type(source) is not Source:
+            return source  # type: ignore[return-value]
         try:
             job = Job(index, source, work.texts[index][1])
         except ValueError as error:
