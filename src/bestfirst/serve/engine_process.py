@@ -26,12 +26,13 @@ from ..engine import Stats
 from ..errors import Stopped, Unusable, reason
 from ..models.reader import TextIds
 from ..settings import Decoding
-from .engine_thread import READ_BATCH, EngineThread, tune_interpreter
+from .engine_thread import EngineThread, tune_interpreter
 from .messages import SettingsUnpickler, pack_event, pack_stats, pickle_settings, unpack_event
 from .schemas import Limits
 from .work import Done, EngineStopped, Event, Inbox, Work
 
 MOST_KNOWN: dict[type, int] = {Decoding: 256, Constraint: 32}  # that are sent once and kept; constraints may be large
+SEND_BATCH = 128  # texts to tokenise before their requests are sent: enough for a batched call, few enough not to wait for them
 STOP_SECONDS = 10.0  # that the process may take to end
 STATE_SECONDS = 0.05  # between two reports of the engine's statistics while it works
 
@@ -126,7 +127,7 @@ class EngineProcess:
     def _next_batch(self) -> list[Work | None]:
         """The requests to send next: one if the engine has nothing to do, else as many as are worth tokenising together."""
         batch = [self._inbox.get()]
-        texts_left = READ_BATCH if self._works else 1
+        texts_left = SEND_BATCH if self._works else 1
         while (last := batch[-1]) is not None and (texts_left := texts_left - len(last.texts)) > 0 and not self._inbox.empty():
             batch.append(self._inbox.get())  # no other thread takes from it
         return batch

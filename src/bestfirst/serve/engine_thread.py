@@ -275,12 +275,15 @@ class EngineThread:
         return job
 
     def _read_ahead(self, work: Work) -> None:
-        """Tokenise waiting texts: this request's first and, if the model reads batches, those of others."""
+        """Tokenise waiting texts: this request's next and, if the model reads batches, as many of each other request, since they
+        start in turns."""
         most = 1 if self._read.read_batch is None else READ_BATCH if self._work else FIRST_READ_BATCH
+        works = [each for each in dict.fromkeys((work, *self._share.flows)) if len(each.sources) < len(each.texts)]
+        share = max(JOBS_PER_TURN, most // len(works))
         unread: list[tuple[Work, range]] = []
-        for each in dict.fromkeys((work, *self._share.flows)):
+        for each in works:
             first = len(each.sources)  # texts are read in order
-            new = range(first, min(first + most, len(each.texts)))
+            new = range(first, min(first + min(share, most), len(each.texts)))
             unread.append((each, new))
             most -= len(new)
         self._read(unread)
