@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 import pytest
 import torch
 
@@ -118,7 +120,8 @@ def test_the_measurement_has_the_same_settings_and_calls_no_user_code(what, time
         ((4.0, 1.0, 4.0, 1.0), 1, 4.0),
     ],
 )
-def test_speed_ratio_is_the_smaller_of_the_whole_call_and_of_later_tokens(seconds, longest, expected, monkeypatch):
+@pytest.mark.parametrize("most_seconds", [inf, 0.5])
+def test_speed_ratio_is_the_smaller_of_the_whole_call_and_of_later_tokens(seconds, longest, expected, most_seconds, monkeypatch):
     clock, many = [0.0], min(8, longest)
     took = dict(zip([("theirs", 1), ("ours", 1), ("theirs", many), ("ours", many)], seconds, strict=True))
     turns = []
@@ -131,8 +134,9 @@ def test_speed_ratio_is_the_smaller_of_the_whole_call_and_of_later_tokens(second
         return run
 
     monkeypatch.setattr(crossover, "thread_time", lambda: clock[0])
+    monkeypatch.setattr(crossover, "SECONDS", most_seconds)
     assert crossover.speed_ratio(generate("theirs"), generate("ours"), longest, 8) == pytest.approx(expected)
-    unclear = crossover.UNCLEAR[0] < expected < crossover.UNCLEAR[1]
+    unclear = crossover.UNCLEAR[0] < expected < crossover.UNCLEAR[1] and most_seconds == inf
     assert turns.count(("ours", many)) == (crossover.MOST_TURNS if unclear else crossover.TURNS)
 
 

@@ -35,7 +35,8 @@ INPUTS, TOKENS = 4, 16
 MORE_TOKENS, SMALL = 64, 0.002  # where a step takes less time: the search's own time, which grows with length, weighs more there
 TURNS, MOST_TURNS = 3, 9
 EVEN = 1.1  # the least ratio to search here: the short measurement does not show what longer outputs cost
-UNCLEAR = 0.8, 1.4  # ratios between these are measured in more turns: one in three is a tenth off on a busy machine
+UNCLEAR = 0.8, 1.4  # ratios between these are measured in more turns: one in three is a tenth off on a busy machine,
+SECONDS = 0.5  # until that took so long: the call that measures should not wait much longer than it would have taken
 LARGE = 0.01  # seconds a step from which the search's own time is negligible, so that nothing needs to be measured
 
 Generate = Callable[[int], Any]
@@ -50,7 +51,7 @@ def speed_ratio(theirs: Generate, ours: Generate, longest: int, tokens: int = TO
     machine does not count. The first token is treated apart because it includes the prefill, which runs once here and k times in
     `generate`: a long prompt would hide the time of the other tokens.
     """
-    many, ratio = min(tokens, longest), 1.0
+    many, ratio, start = min(tokens, longest), 1.0, thread_time()
     best = {(run, count): float("inf") for count in (1, many) for run in (theirs, ours)}
     for turn in range(1, MOST_TURNS + 1):
         for run, count in best:
@@ -58,7 +59,7 @@ def speed_ratio(theirs: Generate, ours: Generate, longest: int, tokens: int = TO
             run(count)
             best[run, count] = min(best[run, count], thread_time() - begun)
         ratio = _smaller_ratio([(best[run, 1], best[run, many]) for run in (theirs, ours)], many, longest)
-        if turn >= TURNS and not UNCLEAR[0] < ratio < UNCLEAR[1]:
+        if turn >= TURNS and (not UNCLEAR[0] < ratio < UNCLEAR[1] or thread_time() - start > SECONDS):
             break
     return ratio
 
