@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -44,14 +45,24 @@ def fastest_batch(run: Callable[[int], AnyRun], inputs: int) -> tuple[int, AnyRu
 
 
 def gpu_seconds(work: Callable[[], Any]) -> float:
-    """The time of a GPU's kernels and copies in this work, from a profiler, which slows down everything but those."""
+    """The time in which a GPU runs kernels or copies of this work, from a profiler, which slows down everything but those."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
         work()
         torch.cuda.synchronize()
-    return float(sum(e.device_time for e in seen.events() if e.device_type == torch.autograd.DeviceType.CUDA)) / 1e6
+    on_gpu = [each.time_range for each in seen.events() if each.device_type == torch.autograd.DeviceType.CUDA]
+    return covered([(each.start, each.end) for each in on_gpu]) / 1e6
+
+
+def covered(spans: Iterable[tuple[float, float]]) -> float:
+    """The length of the union of spans (start, end). Kernels overlap: one may be launched before the one before it has ended."""
+    length, covered_to = 0.0, -inf
+    for start, end in sorted(spans):
+        length += max(0.0, end - max(start, covered_to))
+        covered_to = max(covered_to, end)
+    return length
 
 
 @dataclass

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bestfirst_bench.costs import peak_memory
+from bestfirst_bench.costs import covered, peak_memory
 
 LINES = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
 
@@ -120,3 +120,11 @@ def test_with_options_of_generate_the_drop_in_is_timed_beside_it():
     assert 0 < ours["calls"] <= ours["rows"] <= hugging_face["rows"]
     assert ours["text_seconds"] > 0
     assert hugging_face["text_seconds"] > hugging_face["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("spans", "length"),
+    [([], 0), ([(1, 3), (5, 6)], 3), ([(5, 6), (1, 3)], 3), ([(1, 4), (2, 3), (3, 6)], 5), ([(1, 3), (3, 4)], 3)],
+)
+def test_overlapping_kernels_count_once(spans, length):
+    assert covered(spans) == length
