@@ -214,8 +214,8 @@ class Stats:
         self.engine = "+".join(dict.fromkeys([*filter(None, self.engine.split("+")), *filter(None, other.engine.split("+"))]))
 
 
-class Engine(Protocol):
-    """Runs many jobs concurrently on one model and one device."""
+class Runnable(Protocol):
+    """Runs many jobs concurrently on one model and one device: what `run` needs."""
 
     @property
     def stats(self) -> Stats:
@@ -225,6 +225,19 @@ class Engine(Protocol):
     def wants(self) -> int:
         """How many more jobs to submit now for good utilisation."""
 
+    def __bool__(self) -> bool:
+        """Whether any job is unfinished."""
+
+    def submit(self, *jobs: Job) -> None:
+        """Queues jobs. Jobs of one call may be admitted in any order, those of later calls after them."""
+
+    def step(self) -> Iterator[tuple[Job, Result]]:
+        """Yields the finished jobs, then runs one forward pass for those in flight."""
+
+
+class Engine(Runnable, Protocol):
+    """One whose jobs may also be cancelled, paused and read before they are finished, as a server needs."""
+
     @property
     def slots(self) -> int:
         """How many jobs can share a forward pass if each needs one row."""
@@ -232,9 +245,6 @@ class Engine(Protocol):
     @property
     def in_flight(self) -> Sequence[Job]:
         """Jobs that were admitted and are not finished."""
-
-    def __bool__(self) -> bool:
-        """Whether any job is unfinished."""
 
     @property
     def shares_context(self) -> bool:
@@ -244,20 +254,14 @@ class Engine(Protocol):
     def pauses(self) -> bool:
         """Whether `Job.paused` has an effect; if not, searches run on the device by themselves, in memory of their own."""
 
-    def submit(self, *jobs: Job) -> None:
-        """Queues jobs. Jobs of one call may be admitted in any order, those of later calls after them."""
-
     def cancel(self, job: Job) -> None:
         """Drops a waiting or running job and frees its memory."""
-
-    def step(self) -> Iterator[tuple[Job, Result]]:
-        """Yields the finished jobs, then runs one forward pass for those in flight."""
 
     def certified(self, job: Job) -> list[Answer]:
         """The answers of a job in flight that are already certain to be the first of its result."""
 
 
-def run(engine: Engine, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
+def run(engine: Runnable, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
     """Feeds an engine and yields finished jobs: the loop of every entry point. Reads only as many jobs as the engine wants.
 
     If `jobs` raises, the jobs read before are finished first; if the model raises, finished jobs are yielded first.
