@@ -15,7 +15,7 @@ only place that chooses between them.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +27,7 @@ from ..constraints import Constraint
 from ..models import Source
 from ..search import Answer, Groups, Hypothesis, Result, Search, Successors, Trace
 from ..settings import Decoding
-from .scorer import NEEDED_PER_TOKEN
+from .scorer import NEEDED_PER_TOKEN, Scorer
 
 if TYPE_CHECKING:
     from .drafts import Drafts
@@ -62,34 +62,29 @@ class Job:
         if self.error is None:
             self.n_max = self.decoding.n_max(self.source)
 
-    def search(
-        self,
-        eos: Collection[int],
-        text: Callable[[Source, Sequence[int]], str | None],
-        merge: Callable[[Any, tuple[int, ...]], Hashable] | None = None,
-    ) -> Search:
-        """Creates the search. `eos`: the model's end tokens; `text`: detokenizes; `merge`: its `Model.merge_key`."""
+    def search(self, scorer: Scorer) -> Search:
+        """Creates the search, to be run on this scorer."""
         if self.begin is not None:
             search = self.begin()
         else:
             strings = self.decoding.stop_strings
             options: dict[str, Any] = {}
             if strings:
-                options["ends"] = StopStrings(strings, partial(text, self.source), self._text_of_tail(text))
-            if merge is not None:
-                options["merge"] = partial(merge, self.source.payload)
-            search = self.decoding.search(self.source, self.decoding.ending(eos), self.trace, **options)
+                options["ends"] = StopStrings(strings, partial(scorer.text, self.source), self._text_of_tail(scorer))
+            if scorer.merge is not None:
+                options["merge"] = partial(scorer.merge, self.source.payload)
+            search = self.decoding.search(self.source, self.decoding.ending(scorer.eos), self.trace, **options)
         if isinstance(allowed := self.decoding.allowed, Constraint):
             for each in search.searches if isinstance(search, Groups) else [search]:
                 each.root.node = (allowed, allowed.start())
         return search
 
-    def _text_of_tail(self, text: Callable[[Source, Sequence[int]], str | None]) -> TextOf:
+    def _text_of_tail(self, scorer: Scorer) -> TextOf:
         """A detokenizer for tokens in the middle of an output: they do not directly follow a forced prefix."""
         payload = self.source.payload
         if not getattr(payload, "shown", 0):
-            return partial(text, self.source)
-        return partial(text, replace(self.source, payload=replace(payload, shown=0)))
+            return partial(scorer.text, self.source)
+        return partial(scorer.text, replace(self.source, payload=replace(payload, shown=0)))
 
 
 class StopStrings:
