@@ -8,7 +8,7 @@ from inspect import Parameter, Signature, signature
 from time import perf_counter
 from typing import Any, Literal, get_args
 
-from .engine import Job, Stats, engine_for, no_garbage_collection, run
+from .engine import Job, Stats, engine_for, engine_for_many, no_garbage_collection, run
 from .models import Model, Source, as_model
 from .search import Result, Trace
 from .settings import Decoding
@@ -99,7 +99,7 @@ def _results(
         decoding = with_drafter(decoding)
     decoding = decoding.read(model)
     alone = isinstance(inputs, (list, tuple)) and len(inputs) == 1
-    engine = engine_for(model, decoding, lenient=lenient, many=not alone, alone=alone)
+    engine = engine_for(model, decoding, lenient=lenient, alone=True) if alone else engine_for_many(model, decoding, lenient)
     begun = perf_counter()
 
     def jobs() -> Iterator[Job]:

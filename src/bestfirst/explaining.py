@@ -182,7 +182,7 @@ class Wanted:
         """Run beam search level by level while the output is on its beams. Returns its ranks, by length from 1; the length at
         which it was lost, or None; the score of the worst member there. `count`: compute its rank there, too, not only that it is
         beyond k."""
-        search = self._search(Strategy("beam", beam(k).order, Exhausted(), k, finished=self.finished), k)
+        search = self._search(beam(k, self.finished).using(stop=Exhausted()), k)
         ranks: list[int] = []
         length = 0
         while level := search.frontier(int(k)):

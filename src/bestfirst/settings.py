@@ -15,7 +15,7 @@ from .models import Model, Source
 from .models.model import eos_of
 from .scoring import Score, by_length_penalty, named_score
 from .search import Answered, Context, Finished, Heuristic, NeverStop, Search, Stop, Strategy, Trace, by_method
-from .search.required_words import RequiredWords, RequiredWordsSearch, parse_words, token_sequences
+from .search.required_words import RequiredWords, RequiredWordsSearch, alternatives_of, token_sequences
 from .strategies import FirstFinished, as_ctranslate2, named_strategy, stopping
 
 
@@ -168,7 +168,7 @@ class Decoding:
         if isinstance(self.must_contain, str):
             raise ValueError(f"must_contain is a list of words, got {self.must_contain!r}; write [{self.must_contain!r}]")
         if isinstance(self.must_contain, (list, tuple)):
-            object.__setattr__(self, "must_contain", parse_words(self.must_contain))
+            object.__setattr__(self, "must_contain", tuple(map(alternatives_of, self.must_contain)))
         plan, score = self.plan, self.objective
         plain = score.plain and score.exact("leave") and not score.needs & {"attention", "language_model"}
         others = {

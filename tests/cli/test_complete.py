@@ -10,6 +10,7 @@ import torch
 
 import bestfirst
 import chat_models
+from bestfirst.engine import scorer_for
 from bestfirst.engine.engine import Job, text_before
 
 WORDS = chat_models.TEXT.replace(".", "").replace(",", "").replace("!", "").replace("?", "").split()
@@ -181,7 +182,7 @@ def test_eos_and_min_length_can_be_set_for_any_model():
 def test_a_stop_string_does_not_match_across_distant_tokens():
     model = bestfirst.load()
     job = Job(0, model.reader("The")("Wo ist der Bahnhof?"), bestfirst.Decoding(beam=1, stop_strings=["The station"]))
-    ends = job.search(model.eos, lambda source, tokens: model.text(source.payload, tokens)).ends
+    ends = job.search(scorer_for(model, job.decoding.objective)).ends
     cat, (station,) = model.target("cat") * 30, model.target("station")
     assert ends((station,))
     assert not ends((*cat, station))

@@ -13,7 +13,7 @@ from bestfirst.corpus.formats import Target
 from bestfirst.corpus.records import Record, Shard
 from bestfirst.corpus.worker import Worker, fixed_budget
 from bestfirst.engine import host, threads, two_engines
-from bestfirst.engine.choice import engine_for
+from bestfirst.engine.choice import engine_for, engine_for_many
 from bestfirst.engine.host import HostEngine
 from bestfirst.engine.model_record import record_of
 from bestfirst.models import Query
@@ -121,12 +121,12 @@ def test_two_engines_give_the_results_of_one(monkeypatch):
 def test_one_engine_runs_jobs_with_a_row_budget_a_cache_bound_or_drafts():
     threads.use_threads(2)
     model = bestfirst.load()
-    assert isinstance(engine_for(model, Decoding(), many=True), two_engines.TwoEngines)
+    assert isinstance(engine_for_many(model, Decoding()), two_engines.TwoEngines)
     assert isinstance(engine_for(model, Decoding()), HostEngine)
     for given in ({"row_budget": 64}, {"max_cache_tokens": 5000}, {"draft": "source"}):
-        assert isinstance(engine_for(model, Decoding(**given), many=True), HostEngine), given
+        assert isinstance(engine_for_many(model, Decoding(**given)), HostEngine), given
     threads.use_threads(1)
-    assert isinstance(engine_for(model, Decoding(), many=True), HostEngine)
+    assert isinstance(engine_for_many(model, Decoding()), HostEngine)
 
 
 def test_a_failure_in_one_engine_is_raised(monkeypatch):

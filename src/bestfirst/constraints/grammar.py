@@ -15,11 +15,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ..models import Model
+from ..models.tokenizer import SPACE
 from . import Constraint
 
 WHITESPACE = {"whitespace_pattern": " ?"}  # bounded: otherwise an output of line ends alone could go on forever
 OPTIONAL_SPACE = '" "? '  # in Lark
-SPACE = "\u2581"  # sentencepiece's mark for a space
 _library_tokenizers: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()  # model -> llguidance's LLTokenizer
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..models import Model
 from ..scoring import Score
 from ..settings import Decoding
-from .engine import Engine
+from .engine import Engine, Runnable
 from .host import HostEngine
 from .model_scorer import ModelScorer
 from .scorer import Scorer
@@ -31,7 +31,6 @@ def engine_for(
     edited: bool = False,
     lenient: bool = False,
     device: bool = False,
-    many: bool = False,
     alone: bool = False,
 ) -> Engine:
     """Creates the engine for this model: whole searches on a GPU where model and settings allow it, a `HostEngine` for the rest.
@@ -39,9 +38,8 @@ def engine_for(
     `decoding` holds what all jobs share: how scores add up, the largest beam, the row budget, the memory bound. `adapt` may
     modify the host's scorer (`generate` adds logits processors); then nothing runs on the device, unless the jobs are `edited`:
     they carry the same changes as data (`Job.edits`). With `lenient`, an input on which a user's own model raises fails alone
-    and the others are decoded. With `device`, ValueError if a GPU cannot run such jobs as a whole, and why. With `many`,
-    finished jobs may be yielded a few steps late, so that threads have more to do. `alone`: there will be one job, with too few
-    rows for threads to share.
+    and the others are decoded. With `device`, ValueError if a GPU cannot run such jobs as a whole, and why. `alone`: there will
+    be one job, with too few rows for threads to share.
     """
 
     def host() -> HostEngine:
@@ -69,14 +67,22 @@ def engine_for(
         from .device import DeviceEngine
 
         return DeviceEngine(model, decoding, host, way)  # type: ignore[arg-type]
-    if many and decoding.budget is None and can_run_two_engines(model, decoding):
-        return TwoEngines(host(), lambda: host_engine(scorer_for(model.second, decoding.objective), decoding))  # type: ignore[attr-defined]
     return host()
 
 
 def host_engine(scorer: Any, decoding: Decoding, drafting: Drafting | None = None) -> HostEngine:
     """A `HostEngine` on a scorer, also for callers that bring a scorer of their own (benchmarks)."""
     return HostEngine(scorer, decoding, drafting)
+
+
+def engine_for_many(model: Model, decoding: Decoding, lenient: bool = False) -> Runnable:
+    """As `engine_for`, for many jobs at once: two engines, where the model has a `second` and there are threads for both.
+
+    Not if the settings have a budget: rows and steps must then not depend on threads."""
+    engine = engine_for(model, decoding, lenient=lenient)
+    if not isinstance(engine, HostEngine) or decoding.budget is not None or not can_run_two_engines(model, decoding):
+        return engine
+    return TwoEngines(engine, lambda: host_engine(scorer_for(model.second, decoding.objective), decoding))  # type: ignore[attr-defined]
 
 
 def can_run_two_engines(model: Model, decoding: Decoding) -> bool:

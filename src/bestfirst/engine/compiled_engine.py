@@ -48,8 +48,8 @@ class CompiledSearch(ABC):
     def takes(cls, job: Job) -> bool:
         """Whether compiled code supports this job."""
         decoding = job.decoding
-        unsupported = decoding.must_contain, decoding.stop_strings, decoding.min_length or None, decoding.max_calls
-        plain = job.begin is None and job.trace is None and not any(each is not None and each != () for each in unsupported)
+        unsupported = decoding.must_contain, decoding.stop_strings, decoding.min_length, decoding.max_calls
+        plain = job.begin is None and job.trace is None and not any(unsupported)
         return plain and decoding.objective.plain and decoding.plan.k <= MAX_K and cls.supports(decoding.plan, decoding.objective)
 
     @staticmethod

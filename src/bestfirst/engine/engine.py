@@ -15,7 +15,7 @@ only place that chooses between them.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +27,7 @@ from ..constraints import Constraint
 from ..models import Source
 from ..search import Answer, Groups, Hypothesis, Result, Search, Successors, Trace
 from ..settings import Decoding
-from .scorer import NEEDED_PER_TOKEN
+from .scorer import NEEDED_PER_TOKEN, Scorer
 
 if TYPE_CHECKING:
     from .drafts import Drafts
@@ -62,34 +62,29 @@ class Job:
         if self.error is None:
             self.n_max = self.decoding.n_max(self.source)
 
-    def search(
-        self,
-        eos: Collection[int],
-        text: Callable[[Source, Sequence[int]], str | None],
-        merge: Callable[[Any, tuple[int, ...]], Hashable] | None = None,
-    ) -> Search:
-        """Creates the search. `eos`: the model's end tokens; `text`: detokenizes; `merge`: its `Model.merge_key`."""
+    def search(self, scorer: Scorer) -> Search:
+        """Creates the search, to be run on this scorer."""
         if self.begin is not None:
             search = self.begin()
         else:
             strings = self.decoding.stop_strings
             options: dict[str, Any] = {}
             if strings:
-                options["ends"] = StopStrings(strings, partial(text, self.source), self._text_of_tail(text))
-            if merge is not None:
-                options["merge"] = partial(merge, self.source.payload)
-            search = self.decoding.search(self.source, self.decoding.ending(eos), self.trace, **options)
+                options["ends"] = StopStrings(strings, partial(scorer.text, self.source), self._text_of_tail(scorer))
+            if scorer.merge is not None:
+                options["merge"] = partial(scorer.merge, self.source.payload)
+            search = self.decoding.search(self.source, self.decoding.ending(scorer.eos), self.trace, **options)
         if isinstance(allowed := self.decoding.allowed, Constraint):
             for each in search.searches if isinstance(search, Groups) else [search]:
                 each.root.node = (allowed, allowed.start())
         return search
 
-    def _text_of_tail(self, text: Callable[[Source, Sequence[int]], str | None]) -> TextOf:
+    def _text_of_tail(self, scorer: Scorer) -> TextOf:
         """A detokenizer for tokens in the middle of an output: they do not directly follow a forced prefix."""
         payload = self.source.payload
         if not getattr(payload, "shown", 0):
-            return partial(text, self.source)
-        return partial(text, replace(self.source, payload=replace(payload, shown=0)))
+            return partial(scorer.text, self.source)
+        return partial(scorer.text, replace(self.source, payload=replace(payload, shown=0)))
 
 
 class StopStrings:
@@ -214,8 +209,8 @@ class Stats:
         self.engine = "+".join(dict.fromkeys([*filter(None, self.engine.split("+")), *filter(None, other.engine.split("+"))]))
 
 
-class Engine(Protocol):
-    """Runs many jobs concurrently on one model and one device."""
+class Runnable(Protocol):
+    """Runs many jobs concurrently on one model and one device: what `run` needs."""
 
     @property
     def stats(self) -> Stats:
@@ -225,6 +220,19 @@ class Engine(Protocol):
     def wants(self) -> int:
         """How many more jobs to submit now for good utilisation."""
 
+    def __bool__(self) -> bool:
+        """Whether any job is unfinished."""
+
+    def submit(self, *jobs: Job) -> None:
+        """Queues jobs. Jobs of one call may be admitted in any order, those of later calls after them."""
+
+    def step(self) -> Iterator[tuple[Job, Result]]:
+        """Yields the finished jobs, then runs one forward pass for those in flight."""
+
+
+class Engine(Runnable, Protocol):
+    """One whose jobs may also be cancelled, paused and read before they are finished, as a server needs."""
+
     @property
     def slots(self) -> int:
         """How many jobs can share a forward pass if each needs one row."""
@@ -232,9 +240,6 @@ class Engine(Protocol):
     @property
     def in_flight(self) -> Sequence[Job]:
         """Jobs that were admitted and are not finished."""
-
-    def __bool__(self) -> bool:
-        """Whether any job is unfinished."""
 
     @property
     def shares_context(self) -> bool:
@@ -244,20 +249,14 @@ class Engine(Protocol):
     def pauses(self) -> bool:
         """Whether `Job.paused` has an effect; if not, searches run on the device by themselves, in memory of their own."""
 
-    def submit(self, *jobs: Job) -> None:
-        """Queues jobs. Jobs of one call may be admitted in any order, those of later calls after them."""
-
     def cancel(self, job: Job) -> None:
         """Drops a waiting or running job and frees its memory."""
-
-    def step(self) -> Iterator[tuple[Job, Result]]:
-        """Yields the finished jobs, then runs one forward pass for those in flight."""
 
     def certified(self, job: Job) -> list[Answer]:
         """The answers of a job in flight that are already certain to be the first of its result."""
 
 
-def run(engine: Engine, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
+def run(engine: Runnable, jobs: Iterable[Job]) -> Iterator[tuple[Job, Result]]:
     """Feeds an engine and yields finished jobs: the loop of every entry point. Reads only as many jobs as the engine wants.
 
     If `jobs` raises, the jobs read before are finished first; if the model raises, finished jobs are yielded first.

@@ -96,7 +96,7 @@ class HostEngine:
         self._submitted += len(jobs)
 
     def _prepare(self, job: Job) -> Running:
-        search = job.search(self.scorer.eos, self.scorer.text, self.scorer.merge)
+        search = job.search(self.scorer)
         return Running(job, search, drafts=None if self.drafting is None else self.drafting.start_for(job, search))
 
     def cancel(self, job: Job) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from ..search import Answer, Result
+from ..search import Result
 from .engine import Job, Stats
 from .host import HostEngine
 from .threads import parallel_for, side_by_side
@@ -15,7 +15,7 @@ MAX_STEPS = 8  # steps of one engine before it waits for the other; results are 
 
 
 class TwoEngines:
-    """An `Engine` made of two. The second is created when there are enough jobs for it."""
+    """A `Runnable` made of two engines. The second is created when there are enough jobs for it."""
 
     def __init__(self, first: HostEngine, second: Callable[[], HostEngine]) -> None:
         self._engines = [first]
@@ -36,20 +36,6 @@ class TwoEngines:
     def wants(self) -> int:
         return max(engine.wants for engine in self._engines)
 
-    @property
-    def slots(self) -> int:
-        return sum(engine.slots for engine in self._engines)
-
-    @property
-    def in_flight(self) -> list[Job]:
-        return [job for engine in self._engines for job in engine.in_flight]
-
-    @property
-    def shares_context(self) -> bool:
-        return self._engines[0].shares_context
-
-    pauses = True
-
     def __bool__(self) -> bool:
         return any(self._engines)
 
@@ -65,15 +51,6 @@ class TwoEngines:
             dealt[index].append(job)
         for engine, batch in zip(self._engines, dealt, strict=True):
             engine.submit(*batch)
-
-    def cancel(self, job: Job) -> None:
-        self._engine_with(job).cancel(job)
-
-    def certified(self, job: Job) -> list[Answer]:
-        return self._engine_with(job).certified(job)
-
-    def _engine_with(self, job: Job) -> HostEngine:
-        return next((engine for engine in self._engines if job in engine.jobs), self._engines[0])
 
     def step(self) -> Iterator[tuple[Job, Result]]:
         """Up to `MAX_STEPS` steps of each engine, in parallel; fewer if one needs more jobs that the caller may have."""

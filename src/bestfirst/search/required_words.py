@@ -74,12 +74,8 @@ class RequiredWords:
         return f"Words({[list(map(list, some)) for some in self.sets]})"
 
 
-def parse_words(given: Sequence[Any]) -> tuple[Any, ...]:
-    """Each required word as a tuple of its alternatives, texts or tuples of token ids. Raises ValueError for anything else."""
-    return tuple(_alternatives(each) for each in given)
-
-
-def _alternatives(given: Any) -> tuple[Any, ...]:
+def alternatives_of(given: Any) -> tuple[Any, ...]:
+    """A required word as its alternatives, texts or tuples of token ids. Raises ValueError for anything else."""
     some = list(given) if isinstance(given, (list, tuple)) else [given]
     if some and all(isinstance(token, int) for token in some):
         some = [some]

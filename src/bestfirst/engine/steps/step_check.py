@@ -133,11 +133,11 @@ def trial_prompts(model: TransformersModel) -> list[Prompt]:
     return [Prompt(None, first, hidden=hidden[0]), Prompt(None, second, hidden=hidden[1])]
 
 
-def branches(model: TransformersModel, width: int, depth: int = 3) -> Hypotheses:
-    """A tree of hypotheses by length, in which each has `width` continuations."""
-    tokens = trial_tokens(model, width + depth)
+def branches(model: TransformersModel, width: int) -> Hypotheses:
+    """A tree of hypotheses by length, up to 3, in which each has `width` continuations."""
+    tokens = trial_tokens(model, width + 3)
     levels: Hypotheses = [[()]]
-    for level in range(depth):
+    for level in range(3):
         levels.append([(*y, token) for y in levels[-1] for token in tokens[level : level + width]])
     return levels
 
