@@ -54,7 +54,7 @@ def decompressed(stream: BinaryIO | FileIO, name: str) -> BinaryIO:
 
 
 class ZstdReader:
-    """A decompressed .zst file, of one or more frames. EOFError if its end is missing, which zstandard's own reader does not tell."""
+    """A decompressed .zst file. EOFError if its end is missing; zstandard's own reader ends there silently."""
 
     def __init__(self, stream: BinaryIO | FileIO) -> None:
         self._stream = stream
