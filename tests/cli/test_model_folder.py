@@ -45,6 +45,17 @@ def retyped(folder: Path) -> None:
     save_file({**weights, name: weights[name].astype(np.int8)}, folder / "model.safetensors")
 
 
+def without_tokenizer_json(folder: Path) -> None:
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    for name in ("vocab.json", "source.spm", "target.spm"):
+        (folder / name).unlink()
+
+
+def with_a_list_as_tokenizer(folder: Path) -> None:
+    without_tokenizer_json(folder)
+    (folder / "tokenizer.json").write_text("[1]")
+
+
 def pickled(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
     (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"weights": print}))
@@ -65,6 +76,8 @@ def pickled(folder: Path) -> None:
         (lambda folder: (folder / "config.json").write_text("[1]"), "config.json must be a JSON object, and is a list"),
         (lambda folder: (folder / "vocab.json").write_text("{"), "vocab.json is no JSON: .*"),
         (lambda folder: (folder / "vocab.json").unlink(), "its tokenizer lacks vocab.json"),
+        (without_tokenizer_json, "its tokenizer lacks tokenizer.json"),
+        (with_a_list_as_tokenizer, "tokenizer.json must be a JSON object, and is a list"),
         (lambda folder: (folder / "target.spm").unlink(), "its tokenizer lacks target.spm"),
         (lambda folder: (folder / "source.spm").write_bytes(b""), "source.spm is empty"),
         (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 99), "model.safetensors is damaged: .*"),

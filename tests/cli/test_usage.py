@@ -8,6 +8,8 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from bestfirst.cli import run as command
@@ -39,6 +41,10 @@ from cli.process import COMMAND, ENVIRONMENT, only_line, run
         (["translate", "--input-field", "foo"], "--input-field is for records: name a .jsonl or .parquet file, or say --input-"),
         (["translate", "--output-field", "foo", "--json"], "--output-field is for records: name a .jsonl or .parquet file"),
         (["translate", "--output-field", "foo", "--input-format", "jsonl"], "--output-field is for records: name a .jsonl"),
+        (["translate", "--output-format", "jsonl", "--output-field", "text"], "--input-field and --output-field are both 'text'"),
+        (["translate", __file__, "-o", ""], "cannot write to '': Is a directory"),
+        (["translate", "--row-budget", "9" * 5000], "Invalid value for '--row-budget': a number of 5000 digits is out of range"),
+        (["translate", "--shard-lines", "9" * 16], "Invalid value for '--shard-lines': a number of 16 digits is out of range"),
         (["translate", "no/such/file"], "cannot read 'no/such/file': No such file or directory"),
         (["translate", "."], "cannot read '.': Is a directory"),
         (["translate", "-o", "no/such/folder/out"], "cannot write to 'no/such/folder/out': No such file or directory"),
@@ -188,6 +194,17 @@ def test_an_existing_field_conflicts_only_with_an_output_field_of_that_name(tmp_
     assert (tmp_path / "out.txt").read_text() == "Yes.\n"
     assert command(["translate", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out.jsonl")]) == 1
     assert "there is a field 'translation' already; name another output field" in capsys.readouterr().err
+
+
+def test_the_columns_of_a_stream_are_checked_before_it_begins(tmp_path):
+    pq.write_table(pa.table({"id": [1], "text": [2]}), tmp_path / "rows.parquet")
+    for arguments, said in (
+        ([], "column 'text' of "),
+        (["--input-field", "german"], f"'{tmp_path / 'rows.parquet'}' has no column"),
+    ):
+        process = run("translate", tmp_path / "rows.parquet", *arguments)
+        assert only_line(process.stderr).startswith(said)
+        assert (process.returncode, process.stdout) == (2, b"")
 
 
 @pytest.mark.parametrize("host", ["", "*", "http://x"])

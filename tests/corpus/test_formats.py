@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import zstandard
 
 from bestfirst import Result
 from bestfirst.corpus import Input, Record, Target
-from bestfirst.corpus.records import LONGEST, read_line, whole_lines
+from bestfirst.corpus.formats import decompressed
+from bestfirst.corpus.records import LONGEST, blocks, read_line, whole_lines
 from bestfirst.errors import Stopped, Unusable
 from bestfirst.search import Answer
 
@@ -114,14 +116,20 @@ def test_an_empty_input_gives_a_valid_output(do, tmp_path: Path, name: str):
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("text.gz", "Compressed file ended"), ("text.zst", ""), ("rows.parquet", ""), ("nothing", "No such file or directory")],
+    [
+        ("text.gz", "Compressed file ended"),
+        ("short.zst", "Compressed file ended"),
+        ("text.zst", ""),
+        ("rows.parquet", ""),
+        ("nothing", "No such file or directory"),
+    ],
 )
 def test_a_damaged_input_is_reported_before_the_job_begins(do, tmp_path: Path, name: str, said: str):
     if name == "rows.parquet":
         (tmp_path / name).write_bytes(b"PAR1 and no more")
     elif name != "nothing":
         write(tmp_path / name, b"line\n" * 1000)
-        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-9] if name == "text.gz" else b"no such thing")
+        (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-9] if said else b"no such thing")
     with pytest.raises(Unusable, match=f"cannot read '.*{name}': .*{said}"):
         do(tmp_path / name, tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
@@ -136,6 +144,29 @@ def test_columns_are_checked_before_the_job_begins(do, tmp_path: Path):
         pq.write_table(pa.table(table), tmp_path / "rows.parquet")
         with pytest.raises(Unusable, match=message):
             do(tmp_path / "rows.parquet", tmp_path / "out")
+    pq.write_table(pa.table([["a"], [1], [2]], ["text", "x", "x"]), tmp_path / "rows.parquet")
+    with pytest.raises(Unusable, match="has several columns 'x'; rename all but one"):
+        do(tmp_path / "rows.parquet", tmp_path / "out")
+
+
+def test_a_column_of_categories_is_text(do, tmp_path: Path):
+    pq.write_table(pa.table({"text": pa.array(["ab", "c", "ab"]).dictionary_encode()}), tmp_path / "rows.parquet")
+    do(tmp_path / "rows.parquet", tmp_path / "out.parquet", Target("parquet"))
+    assert pq.read_table(tmp_path / "out.parquet").column("translation").to_pylist() == ["AB", "C", "AB"]
+
+
+def test_a_zst_file_is_read_across_frames_and_ends_with_one():
+    data = bytes(range(256)) * 9000
+    skippable = b"\x50\x2a\x4d\x18\x03\x00\x00\x00abc"
+    file = zstandard.compress(data[:999]) + skippable + zstandard.compress(b"") + zstandard.compress(data[999:]) + skippable
+
+    def content(compressed: bytes) -> bytes:
+        return b"".join(blocks(decompressed(io.BytesIO(compressed), "text.zst")))
+
+    assert content(file) == data
+    for end in (3, 99, len(file) - len(skippable) - 1, len(file) - 1):
+        with pytest.raises(EOFError, match="Compressed file ended"):
+            content(file[:end])
 
 
 def test_records_can_hold_nbest_lists(do, tmp_path: Path):

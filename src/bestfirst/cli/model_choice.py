@@ -15,7 +15,7 @@ from ..search import Result
 from ..settings import DEFAULT, SPEED_SETTINGS, Decoding
 from . import options
 from .console import reason, silence_libraries, usage
-from .options import DTYPES, ModelName, drop_unset, flag, one_of, thread_count
+from .options import DTYPES, LanguageModelName, ModelName, drop_unset, flag, one_of, thread_count
 
 ORDINARY_WORDS = ("beam", "finished", "method", "patience", "prefix", "score", "stop", "strategy")
 """Settings whose names are ordinary words too: taken for a setting only with a value, or after "go with" or "leave"."""
@@ -127,6 +127,13 @@ class ModelChoice:
             raise usage(reason(error).replace("trust_remote_code=True", "--trust-remote-code")) from error
         except Exception as error:  # a damaged model folder, or an error of its own code
             raise usage(f"cannot load a model from {name!r}: {reason(error)}") from error
+
+
+@dataclass(frozen=True)
+class LanguageModelChoice(ModelChoice):
+    """Which language model: none comes with the package."""
+
+    model: LanguageModelName = None
 
 
 def decode_one(model: TextModel, text: str, decoding: Decoding, trace: bool = False, **changes: Any) -> Result:

@@ -22,6 +22,7 @@ SEARCH, SCORE, MODEL, OUTPUT, CORPUS = "Search", "Score", "Model", "Output", "Co
 DTYPES = ("fp32", "fp16", "bf16", "int8")
 FORMATS = ("text", "jsonl", "parquet")
 LARGEST = 1e9  # most for a parameter of a score: far beyond any use, and far below overflow
+MOST_DIGITS = 15  # of a count: it, and what is computed with it, fits into 64 bits
 STEEPEST = 50.0  # largest exponent of a length: a million tokens to this power does not overflow
 
 
@@ -74,8 +75,10 @@ def grouped(command: Command) -> Command:
 def count(value: object) -> int:
     """A whole number from 1 up."""
     text = str(value)
-    if not (text.isascii() and text.isdigit() and int(text) >= 1):
+    if not (text.isascii() and text.isdigit() and text.strip("0")):
         raise typer.BadParameter(f"{text!r} is not a whole number from 1 up")
+    if len(text) > MOST_DIGITS:
+        raise typer.BadParameter(f"a number of {len(text)} digits is out of range; use {MOST_DIGITS} at most")
     return int(text)
 
 
@@ -169,9 +172,11 @@ Draft = Annotated[str | None, option(kind=utf8, metavar="WHO", panel=SEARCH,
     help="How to draft the next tokens, so that one forward pass scores several of them: source (from the input), outputs (from "
     "earlier outputs), model:FOLDER (by a smaller model), none. Changes no result.")]
 Prefix = Annotated[str | None, option(kind=utf8, metavar="TEXT", panel=SEARCH, help="Make every output start with this text.")]
+HUGGING_FACE = "A Hugging Face model: a folder, or a name for transformers to find."
 ModelName = Annotated[str | None, option("--model", "-m", metavar="FOLDER", panel=MODEL,
-    help="A Hugging Face model: a folder, or a name for transformers to find. By default the German-English translator that "
-    "comes with bestfirst.")]
+    help=f"{HUGGING_FACE} By default the German-English translator that comes with bestfirst.")]
+LanguageModelName = Annotated[str | None, option("--model", "-m", metavar="FOLDER", panel=MODEL,
+    help=f"{HUGGING_FACE} It must be given.")]
 Chat = Annotated[bool, option("--chat", panel=MODEL,
     help="Prompts are messages to a chat model, formatted by its own chat template.")]
 

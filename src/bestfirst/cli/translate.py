@@ -20,7 +20,7 @@ from ..settings import Decoding
 from . import options
 from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, open_file, print_to_stderr, say, usage
 from .corpus import CorpusJob, CostSummary, is_job, say_failure
-from .model_choice import ModelChoice, decoding_from
+from .model_choice import LanguageModelChoice, ModelChoice, decoding_from
 from .options import CorpusOptions, LineOptions, drop_unset
 
 ROWS = 500  # read from a Parquet file at a time
@@ -48,7 +48,7 @@ def decode_lines(
     _check_options(source, target, corpora)
     if "parquet" in (source.form, form):
         from ..corpus import parquet  # noqa: F401  fails now, before any work, if its library is missing
-    job = CorpusJob(source, target, output or "-", decoding, choice, corpora, lines, chat)
+    job = CorpusJob(source, target, "-" if output is None else output, decoding, choice, corpora, lines, chat)
     if lines.trace is None and is_job(file, output):
         return job.run()
     _check_stream(source, target, drop_unset(ray=corpora.ray, shard_lines=corpora.shard_lines, retry_failed=lines.retry_failed))
@@ -87,6 +87,8 @@ def _check_options(source: Input, target: Target, corpora: CorpusOptions) -> Non
         if getattr(corpora, name) != getattr(type(corpora), name) and not forms & {*RECORDS}:
             flag = "--" + name.replace("_", "-")
             raise usage(f"{flag} is for records: name a .jsonl or .parquet file, or say --input-format or --output-format")
+    if source.into is not None and source.into == source.field:
+        raise usage(f"--input-field and --output-field are both {source.into!r}; name another output field")
 
 
 def _check_stream(source: Input, target: Target, job_options: Iterable[str]) -> None:
@@ -97,6 +99,8 @@ def _check_stream(source: Input, target: Target, job_options: Iterable[str]) -> 
         raise usage(f"{flag} goes from file to file: name an input file and, with -o, an output file; and no --trace")
     if source.form == "parquet" and source.path == "-":
         raise usage("Parquet cannot be read from standard input; name an input file")
+    if source.form == "parquet":
+        source.survey()  # raises if it cannot be read, or if its columns are not as they must be
     if target.form == "parquet":
         raise usage("Parquet goes from file to file: name an input file and, with -o, an output file; and no --trace")
     if target.compression is not None:
@@ -246,7 +250,7 @@ def complete(
     search: options.CompletionOptions,
     scoring: options.AllScoreOptions,
     corpora: options.CompletionCorpora,
-    choice: ModelChoice,
+    choice: LanguageModelChoice,
 ) -> int:
     """Continue prompts with a language model, one prompt a line.
 

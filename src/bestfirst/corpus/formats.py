@@ -27,6 +27,7 @@ except ImportError:  # optional: all other files can still be read
 ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 RECORDS = ("jsonl", "parquet")  # formats in which the output is a field of its record
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+COMPRESSED_BLOCK = 1 << 10  # bytes of a .zst file to decompress at a time: few, as they may stand for 30,000 times as many
 UNREADABLE = (OSError, EOFError, zlib.error, *([] if zstandard is None else [zstandard.ZstdError]))
 """Exceptions that reading a damaged file raises."""
 
@@ -48,8 +49,37 @@ def decompressed(stream: BinaryIO | FileIO, name: str) -> BinaryIO:
     if kind == "gzip":
         return gzip.GzipFile(fileobj=stream)  # type: ignore[return-value]
     if kind == "zstd":
-        return zstd().ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+        return ZstdReader(stream)  # type: ignore[return-value]
     return stream
+
+
+class ZstdReader:
+    """A decompressed .zst file. EOFError if its end is missing; zstandard's own reader ends there silently."""
+
+    def __init__(self, stream: BinaryIO | FileIO) -> None:
+        self._stream = stream
+        self._decompressor = zstd().ZstdDecompressor()
+        self._frame: Any = None  # begun, and its end not reached yet
+        self._compressed = memoryview(b"")  # what was read of the stream and is not decompressed yet
+
+    def read(self, size: int) -> bytes:
+        """What is available, of about `size` bytes; none at the end."""
+        pieces, length = [], 0
+        while length < size:
+            if not self._compressed and length:
+                break
+            self._compressed = self._compressed or memoryview(self._stream.read(size) or b"")
+            if not self._compressed:
+                break
+            frame = self._frame or self._decompressor.decompressobj()
+            few = self._compressed[:COMPRESSED_BLOCK]
+            pieces.append(frame.decompress(few))
+            length += len(pieces[-1])
+            self._compressed = self._compressed[len(few) - len(frame.unused_data) :]
+            self._frame = None if frame.eof else frame
+        if not length and self._frame is not None:
+            raise EOFError("Compressed file ended before the end-of-stream marker was reached")
+        return b"".join(pieces)
 
 
 def compress(data: bytes, kind: str | None) -> bytes:

@@ -33,7 +33,12 @@ def count(path: str, field: str, into: str | None) -> int:
         raise Unusable(f"cannot read {path!r}: {reason(error)}") from error
     if field not in schema.names:
         raise Unusable(f"{path!r} has no column {field!r} but {', '.join(map(repr, schema.names))}; name the input field")
+    repeated = next((name for name in schema.names if schema.names.count(name) > 1), None)
+    if repeated is not None:
+        raise Unusable(f"{path!r} has several columns {repeated!r}; rename all but one")
     kind = schema.field(field).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise Unusable(f"column {field!r} of {path!r} is {kind}, not text")
     if into in schema.names:

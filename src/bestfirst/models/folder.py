@@ -177,7 +177,7 @@ def describe_damage(name: str, error: Exception) -> str:
         if cause is not None:
             return cause
     lines = [line.strip() for line in message.splitlines()] or [type(error).__name__]
-    if lines[0].endswith(":") and len(lines) > 1:  # "Validation error for field 'd_model':"
+    if lines[0].startswith("Validation error") and len(lines) > 1:  # "Validation error for field 'd_model':"
         return f"config.json: {lines[1].removeprefix('TypeError: ').partition('. Errors')[0]}"
     return lines[0]
 
@@ -188,7 +188,7 @@ def _broken_json(folder: Path) -> str | None:
             content = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             return f"{path.name} is no JSON: {str(error).splitlines()[0]}"
-        if not isinstance(content, dict) and path.name.endswith("config.json"):
+        if not isinstance(content, dict) and path.name.endswith(("config.json", "tokenizer.json")):
             return f"{path.name} must be a JSON object, and is a {type(content).__name__}"
     return None
 
@@ -207,6 +207,8 @@ def _missing_vocabulary(folder: Path, error: Exception) -> str | None:
     """The vocabulary file that is missing or empty: transformers' tokenizers fail on it with unrelated internal errors."""
     import transformers
 
+    if "backend tokenizer" in str(error) and not (folder / "tokenizer.json").is_file():
+        return "its tokenizer lacks tokenizer.json"
     if not any(sign in str(error) for sign in ("NoneType", "model_proto", "INTERNAL")):
         return None
     try:
