@@ -142,7 +142,12 @@ class ModelScorer(Scorer):
         return out
 
     def _all_successors(
-        self, batch: Sequence[Hypothesis], before: Sequence[ScoreState], answers: Sequence[Any], allowed: Sequence[Any], width: float
+        self,
+        batch: Sequence[Hypothesis],
+        before: Sequence[ScoreState],
+        answers: Sequence[Any],
+        allowed: Sequence[Any],
+        width: float,
     ) -> list[Successors | ModelFailure]:
         if self.score.plain and not self.score.needs & NEEDED_PER_TOKEN:
             return self._plain_best(batch, [_only_allowed(*each) for each in zip(answers, allowed, batch, strict=True)], width)
