@@ -196,7 +196,7 @@ class Decoding:
         if self.stop == FirstFinished.name and not self.stop_options.keys() - {"factor"}:
             plan = as_ctranslate2(plan, self.objective, self.nbest, **self.stop_options)
         elif self.stop is not None:
-            plan = stopping(plan, self.stop, **self.stop_options)
+            plan = stopping(plan, self.stop, self.objective, **self.stop_options)
         plan = by_method(plan, self.method, self.objective)
         return plan if self.queue_capacity is None else plan.using(queue_capacity=self.queue_capacity)
 
