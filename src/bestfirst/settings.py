@@ -139,7 +139,7 @@ class Decoding:
             worth = self.objective.final(-1.0, 1, Context(n_max=1, source_length=1))
         except Exception:  # it may need the input, and there is none here
             return
-        if not hasattr(worth, "__float__"):
+        if not hasattr(worth, "__float__") or worth != worth:
             raise TypeError(f"{type(self.objective).__name__}.final returned {worth!r:.60}; it must return a number")
 
     def _check_endings(self) -> None:

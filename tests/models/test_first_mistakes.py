@@ -65,6 +65,32 @@ class Forgetful(Score):
         value / length
 
 
+class Nowhere(Score):
+    def final(self, value, length, context):
+        return float("nan")
+
+
+class Allows(bestfirst.Constraint):
+    signature = "allows"
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def start(self):
+        return 0
+
+    def advance(self, states, tokens):
+        return states
+
+    def allowed(self, states, eos):
+        return [self.tokens for _ in states]
+
+
+def test_a_constraint_may_say_that_nothing_follows_with_an_empty_list():
+    result = bestfirst.decode(MODEL, [None], allowed=Allows([]))[0]
+    assert (result.status, result.exact) == ("incomplete", True)
+
+
 FUSED = bestfirst.MutualInformation("lm", 0.5, 0.1)
 
 
@@ -122,6 +148,10 @@ class NoEos(bestfirst.Model):
             lambda: bestfirst.decode(MODEL, [None], stop=5),
             r"stop must be an object of a stopping rule, or one of .*hf-true.*, got 5",
         ),
+        (lambda: bestfirst.decode(MODEL, [None], score=Nowhere()), r"Nowhere\.final returned nan; it must return a number"),
+        (lambda: bestfirst.decode(MODEL, [None], allowed=Allows([-1])), r"must return token ids for each state, got \[-1\]"),
+        (lambda: bestfirst.decode(MODEL, [None], allowed=Allows([0.5])), r"must return token ids for each state, got \[0\.5\]"),
+        (lambda: bestfirst.decode(MODEL, [None], allowed=Allows([True])), r"must return token ids for each state, got \[True\]"),
         (lambda: bestfirst.Trie(None), r"a trie is made of sequences of token ids"),
         (lambda: bestfirst.Trie([[1.5]]), r"a trie is made of sequences of token ids, a list of whole numbers"),
         (lambda: bestfirst.Trie([["a"]]), r"a trie is made of sequences of token ids, a list of whole numbers"),
