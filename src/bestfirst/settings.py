@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import ceil, inf
@@ -105,6 +105,9 @@ class Decoding:
 
     def __post_init__(self) -> None:
         """Find contradictions at once, also by starting a search without a model."""
+        for name in ("score_options", "stop_options"):
+            if not isinstance(getattr(self, name), Mapping):
+                raise ValueError(f"{name} must be a mapping of names to values, got {getattr(self, name)!r}")
         if self.stop_options and not isinstance(self.stop, str):
             raise ValueError(f"{', '.join(self.stop_options)} goes with a stopping rule; name one with stop")
         if self.row_budget is not None and not isinstance(self.row_budget, (int, Budget)):
@@ -136,11 +139,12 @@ class Decoding:
             worth = self.objective.final(-1.0, 1, Context(n_max=1, source_length=1))
         except Exception:  # it may need the input, and there is none here
             return
-        if not hasattr(worth, "__float__"):
+        if not hasattr(worth, "__float__") or worth != worth:
             raise TypeError(f"{type(self.objective).__name__}.final returned {worth!r:.60}; it must return a number")
 
     def _check_endings(self) -> None:
-        strings = (self.stop_strings,) if isinstance(self.stop_strings, str) else tuple(self.stop_strings)
+        given: Any = self.stop_strings
+        strings = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else (given,)
         if not all(isinstance(string, str) and string for string in strings):
             raise ValueError(f"stop_strings must be texts that are not empty, got {list(strings)}")
         object.__setattr__(self, "stop_strings", strings)
@@ -165,7 +169,7 @@ class Decoding:
         if not self.must_contain:
             object.__setattr__(self, "must_contain", ())
             return
-        if isinstance(self.must_contain, str):
+        if not isinstance(self.must_contain, (list, tuple, RequiredWords)):
             raise ValueError(f"must_contain is a list of words, got {self.must_contain!r}; write [{self.must_contain!r}]")
         if isinstance(self.must_contain, (list, tuple)):
             object.__setattr__(self, "must_contain", tuple(map(alternatives_of, self.must_contain)))
@@ -196,7 +200,7 @@ class Decoding:
         if self.stop == FirstFinished.name and not self.stop_options.keys() - {"factor"}:
             plan = as_ctranslate2(plan, self.objective, self.nbest, **self.stop_options)
         elif self.stop is not None:
-            plan = stopping(plan, self.stop, **self.stop_options)
+            plan = stopping(plan, self.stop, self.objective, **self.stop_options)
         plan = by_method(plan, self.method, self.objective)
         return plan if self.queue_capacity is None else plan.using(queue_capacity=self.queue_capacity)
 

@@ -8,7 +8,7 @@ from math import floor, inf
 from typing import Any
 
 from .scoring import Score
-from .search import AnyOrderSearch, Hypothesis, LevelSearch, StepSearch, stops, table_1
+from .search import AnyOrderSearch, Context, Hypothesis, LevelSearch, StepSearch, stops, table_1
 from .search.stops import Answered, Stop
 from .search.table_1 import BestFirst, Finished, Heuristic, ShortestFirst, Strategy
 
@@ -199,14 +199,27 @@ def named_strategy(
     return makers[strategy]()
 
 
-def stopping(plan: Strategy, stop: str | Stop, **options: Any) -> Strategy:
+def _step_is_known(score: Score | None) -> bool:
+    """Whether `HuggingFaceStep` finds Hugging Face's step with this score (None: one that rises with length)."""
+    if score is None or score.monotonic:
+        return True
+    context = Context(n_max=2, source_length=1)
+    try:
+        return score.one_way and score.exact("leave") and score.final(-1.0, 1, context) <= score.final(-1.0, 2, context)
+    except Exception:  # a score of the user that needs the input
+        return False
+
+
+def stopping(plan: Strategy, stop: str | Stop, score: Score | None = None, **options: Any) -> Strategy:
     """This strategy with another stopping rule, by name or as an object.
 
     "shrinking" also sets its rule for finished hypotheses. "hf-false", "hf-never", "hf-true" and "patience" work with best-first
     search, too, and return what beam search returns with them. The last two count answers, so levels are scored one after the
-    other, without what cannot matter. All others go level by level.
+    other, without what cannot matter; "hf-false" too with a score that may fall with length. All others go level by level.
     """
     if not isinstance(stop, str):
+        if not callable(stop) or isinstance(stop, type):
+            raise ValueError(f"stop must be an object of a stopping rule, or one of {', '.join(STOPS)}, got {stop!r}")
         return plan.using(stop=stop)
     if stop not in STOPS:
         raise ValueError(f"unknown stop {stop!r}; choose from {', '.join(STOPS)}")
@@ -215,8 +228,10 @@ def stopping(plan: Strategy, stop: str | Stop, **options: Any) -> Strategy:
     if stop.startswith("hf-") and plan.finished != "leave":
         raise ValueError(f"stop={stop!r} is for finished='leave', Hugging Face's rule, not {plan.finished!r}")
     if isinstance(plan.order, BestFirst) and plan.k < inf:
-        if stop in ("hf-false", "hf-never"):
-            return plan.using(stop=HuggingFaceStep() if stop == "hf-false" else Answered())
-        if stop in ("hf-true", "patience") and plan.finished == "leave":
+        if stop == "hf-never":
+            return plan.using(stop=Answered())
+        if stop == "hf-false" and _step_is_known(score):
+            return plan.using(stop=HuggingFaceStep())
+        if stop in ("hf-false", "hf-true", "patience") and plan.finished == "leave":
             return plan.using(stop=STOPS[stop](**options), order=ShortestFirstPruned())
     return plan.using(stop=STOPS[stop](**options), finished="shrink" if stop == "shrinking" else plan.finished)

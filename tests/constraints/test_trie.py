@@ -157,6 +157,17 @@ def test_the_embedded_model_generates_only_allowed_lines(tmp_path):
     assert [answer.tokens for answer in by_beam[0].hypotheses] == [answer.tokens for answer in results[2].hypotheses]
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_at_a_temperature_scores_are_not_normalised_over_what_is_allowed(own):
+    """As at temperature 1, and on a device: an allowed output has the score that it has without the constraint."""
+    model = FunctionModel(random_toy("flat", 5, 1), EOS) if own else bestfirst.load()
+    settings = {"beam": 4, "max_length": 12, "score_options": {"temperature": 2.0}}
+    free = decode(model, [None if own else "Guten Tag!"], **settings)[0].hypotheses[0]
+    held = decode(model, [None if own else "Guten Tag!"], allowed=Trie([free.tokens[:-1]]), **settings)[0].hypotheses[0]
+    assert held.tokens == free.tokens
+    assert (held.score, held.logprob) == pytest.approx((free.score, free.logprob), abs=1e-4)
+
+
 @pytest.mark.parametrize("early_stopping", [False, "never"])
 def test_custom_generate_equals_generate_with_prefix_allowed_tokens_fn(early_stopping):
     """`allowed` against `prefix_allowed_tokens_fn` on the same trie.

@@ -68,6 +68,19 @@ def test_architectures_equal_the_host(on_device, name):
     assert record_of(model).session[1].checked
 
 
+@pytest.mark.parametrize("allowed", [None, bestfirst.Trie([[30, 31], [30, 12], [40], [13, 14]])])
+def test_at_a_temperature_scores_are_the_hosts_where_tokens_are_banned_or_not_allowed(on_device, allowed):
+    inner = ARCHITECTURES["bart"].build()
+    inner.generation_config.bad_words_ids = [[token] for token in (0, 5, 7, 9, 11, 16, 23)]
+    model, inputs = bestfirst.wrap(inner.to(DEVICE)), ARCHITECTURES["bart"].inputs(2)
+    settings = {"beam": 3, "nbest": 2, "max_length": 3, "score_options": {"temperature": 2.0}, "allowed": allowed}
+    expected = bestfirst.decode(model, inputs, **settings)
+    on_device()
+    for mine, theirs in zip(bestfirst.decode(model, inputs, **settings), expected, strict=True):
+        assert summary([mine]) == summary([theirs])
+        assert [a.score for a in mine.hypotheses] == pytest.approx([a.score for a in theirs.hypotheses], abs=1e-4)
+
+
 def test_jobs_of_one_engine_may_have_different_min_lengths_and_eos(on_device):
     architecture = ARCHITECTURES["bart"]
     model = bestfirst.wrap(architecture.build(seed=2).to(DEVICE))

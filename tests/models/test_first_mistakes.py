@@ -65,6 +65,32 @@ class Forgetful(Score):
         value / length
 
 
+class Nowhere(Score):
+    def final(self, value, length, context):
+        return float("nan")
+
+
+class Allows(bestfirst.Constraint):
+    signature = "allows"
+
+    def __init__(self, tokens):
+        self.tokens = tokens
+
+    def start(self):
+        return 0
+
+    def advance(self, states, tokens):
+        return states
+
+    def allowed(self, states, eos):
+        return [self.tokens for _ in states]
+
+
+def test_a_constraint_may_say_that_nothing_follows_with_an_empty_list():
+    result = bestfirst.decode(MODEL, [None], allowed=Allows([]))[0]
+    assert (result.status, result.exact) == ("incomplete", True)
+
+
 FUSED = bestfirst.MutualInformation("lm", 0.5, 0.1)
 
 
@@ -109,6 +135,26 @@ class NoEos(bestfirst.Model):
             r"the prefix 'Where' has the stop string 'her' in it",
         ),
         (lambda: bestfirst.decode(MODEL, [None], score=FUSED), r"the language model is the text 'lm'; load it: bestfirst\.load"),
+        (lambda: bestfirst.decode(MODEL, [None], beam="3"), r"beam must be a whole number, got '3'"),
+        (lambda: bestfirst.decode(MODEL, [None], nbest=None), r"nbest must be a whole number, got None"),
+        (lambda: bestfirst.decode(MODEL, [None], max_calls="9"), r"max_calls must be a whole number, got '9'; leave it out"),
+        (
+            lambda: bestfirst.decode(MODEL, [None], stop_strings=None),
+            r"stop_strings must be texts that are not empty, got \[None\]",
+        ),
+        (lambda: bestfirst.decode(MODEL, [None], must_contain=5), r"must_contain is a list of words, got 5; write \[5\]"),
+        (lambda: bestfirst.decode(MODEL, [None], score_options=5), r"score_options must be a mapping of names to values, got 5"),
+        (
+            lambda: bestfirst.decode(MODEL, [None], stop=5),
+            r"stop must be an object of a stopping rule, or one of .*hf-true.*, got 5",
+        ),
+        (lambda: bestfirst.decode(MODEL, [None], score=Nowhere()), r"Nowhere\.final returned nan; it must return a number"),
+        (lambda: bestfirst.decode(MODEL, [None], allowed=Allows([-1])), r"must return token ids for each state, got \[-1\]"),
+        (lambda: bestfirst.decode(MODEL, [None], allowed=Allows([0.5])), r"must return token ids for each state, got \[0\.5\]"),
+        (lambda: bestfirst.decode(MODEL, [None], allowed=Allows([True])), r"must return token ids for each state, got \[True\]"),
+        (lambda: bestfirst.Trie(None), r"a trie is made of sequences of token ids"),
+        (lambda: bestfirst.Trie([[1.5]]), r"a trie is made of sequences of token ids, a list of whole numbers"),
+        (lambda: bestfirst.Trie([["a"]]), r"a trie is made of sequences of token ids, a list of whole numbers"),
         (lambda: bestfirst.decode(NoEos(), [None]), r"NoEos has no eos; set it to the token that ends a hypothesis"),
     ],
 )

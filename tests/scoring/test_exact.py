@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from math import floor
 
 import pytest
 
 from bestfirst.scoring import Score
-from bestfirst.search import best_first_beam
+from bestfirst.search import beam, best_first_beam
 from scoring.references import step_synchronous
 from scoring.setups import SCORES, outcome, setup
 from toys import RULES, random_cases
@@ -57,4 +58,29 @@ def test_a_score_that_rises_and_falls_with_length_is_exact_under_leave_only(case
             searches += 1
             mismatches += outcome(search) != reference.answers
     tally("exact best-first = beam search, any length score under leave", searches, mismatches)
+    assert mismatches == 0
+
+
+class Coarse(Score):
+    """Rounded down: different values have the same score, so that beams rank hypotheses by their tokens."""
+
+    monotonic = True
+
+    def final(self, value, length, context):
+        return floor(value)
+
+
+@pytest.mark.parametrize("strategy", [beam, best_first_beam])
+def test_values_with_the_same_score_rank_by_their_tokens(strategy, cases, tally):
+    """Under `keep` the k best children by value are not the k that rank best."""
+    mismatches = searches = 0
+    for case in random_cases(cases(200, full=5000), title="coarse", kinds=("flat", "peaked")):
+        made, n = setup(case, lambda rng: Coarse()), min(case.n, case.k)
+        for ahead in (1, 4):
+            search = made.search(strategy(case.k, case.finished), n, ahead=ahead)
+            reference = step_synchronous(made.toy, made.score, made.context, k=case.k, n=n, finished=case.finished)
+            assert search.result().exact
+            searches += 1
+            mismatches += outcome(search) != reference.answers
+    tally("exact best-first = beam search, equal scores of different values", searches, mismatches)
     assert mismatches == 0

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from bestfirst import FunctionModel, decode
-from bestfirst.scoring import LengthNormalized, LogProbability
+from bestfirst.scoring import LengthNormalized, LogProbability, Score
 from bestfirst.search import Answered, beam, best_first_beam
 from bestfirst.strategies import STOPS, HuggingFaceStep, ShortestFirstPruned, stopping
 from reference import EOS
@@ -109,6 +109,34 @@ def test_best_first_returns_hugging_faces_answers_with_fewer_calls(early_stoppin
     tally("best-first = Hugging Face", len(numbers), mismatches)
     assert (mismatches, excess) == (0, 0)
     assert calls < 0.9 * theirs_calls
+
+
+class Falls(Score):
+    """A token costs something; that the score never rises is not declared."""
+
+    one_way = True
+
+    def final(self, value, length, context):
+        return value - length
+
+
+class Bumpy(Score):
+    """Rises and falls with length."""
+
+    def final(self, value, length, context):
+        return value + (0.0, 1.3, 0.2, 2.0, 0.7, 1.1)[length % 6]
+
+
+@pytest.mark.parametrize("score", [Falls(), Bumpy()])
+def test_hugging_faces_default_stop_with_scores_that_fall_with_length(score, cases):
+    """`HuggingFaceStep` is for scores that rise; others go level by level, with the same answers from no more calls."""
+    for case in random_cases(cases(400, full=3000), title=f"hf false {type(score).__name__}"):
+        settings = {"beam": case.k, "nbest": case.k, "max_length": case.n_max, "score": score, "stop": "hf-false"}
+        plain, ours = (
+            decode(FunctionModel(case.toy, EOS), [None], strategy=strategy, **settings)[0] for strategy in ("beam", "best-first")
+        )
+        assert (ours.hypotheses, ours.status) == (plain.hypotheses, plain.status)
+        assert ours.calls <= plain.calls
 
 
 def test_early_stopping_true_with_pruned_levels_returns_hugging_faces_answers(cases, tally):

@@ -59,8 +59,6 @@ def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[nda
     constraints = dict.fromkeys(node[0] for node in before if node is not None)
     if not constraints:
         return None
-    from numpy import unique
-
     found: list[ndarray | None] = [None] * len(batch)
     for constraint in constraints:
         rows = [i for i, node in enumerate(before) if node is not None and node[0] is constraint]
@@ -69,7 +67,19 @@ def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[nda
         for i, state in zip(later, states, strict=True):
             batch[i].node = (constraint, state)
         for i, tokens in zip(rows, constraint.allowed([batch[i].node[1] for i in rows], eos), strict=True):
-            found[i] = tokens if constraint.ordered or tokens is None else unique(tokens)
+            found[i] = tokens if constraint.ordered or tokens is None else _sorted_tokens(tokens)
+    return found
+
+
+def _sorted_tokens(tokens: Any) -> ndarray:
+    """The tokens that a user's constraint allows, sorted. ValueError if they are no token ids."""
+    from numpy import int64, unique
+
+    found = unique(tokens)
+    if not len(found):  # a list without elements is of floats
+        return found.astype(int64)
+    if found.dtype.kind not in "iu" or found[0] < 0:
+        raise ValueError(f"`allowed` of a constraint must return token ids for each state, got {tokens!r:.60}")
     return found
 
 

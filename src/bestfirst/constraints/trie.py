@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -204,12 +205,12 @@ def _flatten(sequences: Any) -> tuple[np.ndarray, np.ndarray]:
         if not np.issubdtype(sequences.dtype, np.integer):
             raise ValueError(f"the tokens of a trie are whole numbers, got an array of {sequences.dtype}")
         return sequences.reshape(-1), np.arange(1, len(sequences) + 1, dtype=np.int64) * sequences.shape[1]
-    rows = sequences if isinstance(sequences, (list, tuple)) else list(sequences)
-    if any(isinstance(row, str) for row in rows):
-        raise ValueError("a trie is made of token ids, got texts; write Trie.of_texts(model, texts)")
     try:
+        rows = sequences if isinstance(sequences, (list, tuple)) else list(sequences)
+        if any(isinstance(row, str) for row in rows):
+            raise ValueError("a trie is made of token ids, got texts; write Trie.of_texts(model, texts)")
         ends = np.cumsum(np.fromiter(map(len, rows), np.int64, len(rows)), dtype=np.int64)
-        return np.fromiter(chain.from_iterable(rows), np.int64, int(ends[-1]) if len(ends) else 0), ends
+        return np.fromiter(map(index, chain.from_iterable(rows)), np.int64, int(ends[-1]) if len(ends) else 0), ends
     except (TypeError, OverflowError):
         raise ValueError("a trie is made of sequences of token ids, a list of whole numbers for each item") from None
 

@@ -100,9 +100,8 @@ class ModelScorer(Scorer):
                 answers = self.user_model.ask(queries, "attention" in self.score.needs, reusable)
             if self.process is not None:
                 answers = self._apply_process(rows, answers)
-            if (allowed := allowed_after(rows, self.eos)) is not None:
-                answers = [_only_allowed(*each) for each in zip(answers, allowed, rows, strict=True)]
-            scored = self._all_successors(rows, [beside for _, beside in before], answers, width)
+            allowed = allowed_after(rows, self.eos) or [None] * len(rows)
+            scored = self._all_successors(rows, [beside for _, beside in before], answers, allowed, width)
         for i, y, successors in zip(alive, rows, scored, strict=True):
             out[i] = successors
             if isinstance(successors, ModelFailure):
@@ -143,18 +142,23 @@ class ModelScorer(Scorer):
         return out
 
     def _all_successors(
-        self, batch: Sequence[Hypothesis], before: Sequence[ScoreState], answers: Sequence[Any], width: float
+        self,
+        batch: Sequence[Hypothesis],
+        before: Sequence[ScoreState],
+        answers: Sequence[Any],
+        allowed: Sequence[Any],
+        width: float,
     ) -> list[Successors | ModelFailure]:
         if self.score.plain and not self.score.needs & NEEDED_PER_TOKEN:
-            return self._plain_best(batch, answers, width)
+            return self._plain_best(batch, [_only_allowed(*each) for each in zip(answers, allowed, batch, strict=True)], width)
         beside: Sequence[Scored | None] = [None] * len(batch)
         if self.language_model is not None:
             queries = [Query(each.language_model, y.tokens) for each, y in zip(before, batch, strict=True)]
             with self._use_caches(self._caches):
                 beside = self.language_model.score(queries)
         return [
-            answer if isinstance(answer, ModelFailure) else self._successors(y, each, answer, lm, width)
-            for y, each, answer, lm in zip(batch, before, answers, beside, strict=True)
+            answer if isinstance(answer, ModelFailure) else self._successors(y, each, answer, lm, permitted, width)
+            for y, each, answer, lm, permitted in zip(batch, before, answers, beside, allowed, strict=True)
         ]
 
     def _plain_best(self, batch: Sequence[Hypothesis], answers: Sequence[Any], width: float) -> list[Successors | ModelFailure]:
@@ -190,9 +194,9 @@ class ModelScorer(Scorer):
         return ModelFailure(why)
 
     def _successors(
-        self, y: Hypothesis, before: ScoreState, answer: Scored, beside: Scored | None, width: float
+        self, y: Hypothesis, before: ScoreState, answer: Scored, beside: Scored | None, allowed: Any, width: float
     ) -> Successors | ModelFailure:
-        """The successors of `y`; sets its state."""
+        """The successors of `y`; sets its state. A constraint forbids tokens after the score: temperatures normalise over all."""
         self._check_size(answer.logprobs, ScoresAfter(y))
         try:
             logprobs = as_float64(answer.logprobs, ScoresAfter(y))
@@ -206,7 +210,7 @@ class ModelScorer(Scorer):
             coverage = coverage + as_float64(answer.attention, f"the attention after {list(y.tokens)}")
         y.state = (answer.state, ScoreState(None if beside is None else beside.state, reached, coverage))
         ending = float(self.score.ending(coverage)) if "attention" in self.score.needs else 0.0
-        ((best, tokens),) = top_k_matrix(values[None], width)
+        ((best, tokens),) = top_k_matrix(_kept(values, allowed)[None], width)
         if problem := invalid_scores(best, tokens, ScoresAfter(y)):
             return self._failure(problem)
         return Successors(best, tokens, None if self.score.plain else logprobs[tokens].tolist(), ending)
@@ -262,12 +266,18 @@ def _caches_in(*models: Any) -> tuple[list[Any], Callable[[list[Any]], AbstractC
 
 def _only_allowed(answer: Any, allowed: Any, y: Hypothesis) -> Any:
     """The answer with all scores -inf except for the `allowed` tokens (None: all are)."""
-    import numpy
-
     if allowed is None or isinstance(answer, ModelFailure):
         return answer
-    logprobs = as_float64(answer.logprobs, ScoresAfter(y), nan=True)
-    check_vocabulary(allowed, len(logprobs))
-    kept = numpy.full_like(logprobs, -inf)
-    kept[allowed] = logprobs[allowed]
-    return answer._replace(logprobs=kept)
+    return answer._replace(logprobs=_kept(as_float64(answer.logprobs, ScoresAfter(y), nan=True), allowed))
+
+
+def _kept(scores: Any, allowed: Any) -> Any:
+    """The scores of the `allowed` tokens (None: of all), -inf for all others."""
+    if allowed is None:
+        return scores
+    import numpy
+
+    check_vocabulary(allowed, len(scores))
+    kept = numpy.full_like(scores, -inf)
+    kept[allowed] = scores[allowed]
+    return kept

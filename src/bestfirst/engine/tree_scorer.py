@@ -112,7 +112,8 @@ class TreeScorer(Scorer):
     def _best(self, batch: Sequence[Hypothesis], logits: Any, width: int) -> tuple[Any, Any, Any]:
         """The best extensions: increments and tokens (rows, width), and their log-probabilities, if these differ.
 
-        In Hugging Face's order: log-softmax, then bans and processors; then the score, and top-k last.
+        In Hugging Face's order: log-softmax, then bans and processors; then the score, and top-k last. What a constraint or the
+        model forbids is left out after the score: a temperature normalises over all tokens.
         """
         allowed, width = self._allowed(batch, logits, width)
         wanted = any(y.wanted for y in batch)
@@ -121,15 +122,16 @@ class TreeScorer(Scorer):
         logprobs = _contiguous(logits)
         if self.normalized:
             logprobs = log_softmax(logprobs).clip(max=0)
-        logprobs[:, list(self.model.banned)] = -inf
         if self.process is not None:
+            logprobs[:, list(self.model.banned)] = -inf
             logprobs = self.process(batch, logprobs)
+        increments = ranked = self._increments(batch, logprobs)
+        increments[:, list(self.model.banned)] = -inf
         for row, permitted in enumerate(allowed or ()):
             if permitted is not None:
-                kept = logprobs[row, permitted]
-                logprobs[row] = -inf
-                logprobs[row, permitted] = kept
-        increments = ranked = self._increments(batch, logprobs)
+                kept = increments[row, permitted]
+                increments[row] = -inf
+                increments[row, permitted] = kept
         if wanted:
             ranked = deepcopy(increments)
             for row, y in enumerate(batch):

@@ -154,6 +154,8 @@ class AnyOrderSearch(SearchTree):
             successors = clamp_rounding(successors)
         if self.policy.strict_values:
             self._check_strict(y, successors)
+        if self.policy.by_score:
+            successors = self._by_score(y, successors)
         y.successors = successors
         y.children = {}
         self.rows += 1
@@ -167,6 +169,14 @@ class AnyOrderSearch(SearchTree):
         self._push_children(y)
         if self.strategy.queue_capacity is not None:
             self._evict(self.strategy.queue_capacity)
+
+    def _by_score(self, y: Hypothesis, successors: Successors) -> Successors:
+        """The successors in the order in which beams rank them."""
+        values, tokens, logprobs, ending = successors
+        scores = [self.score.final(y.value + value, y.length + 1, self.context) for value in values]
+        order = sorted(range(len(tokens)), key=lambda j: (-scores[j], tokens[j]))
+        logprobs = None if logprobs is None else [logprobs[j] for j in order]
+        return Successors([values[j] for j in order], [tokens[j] for j in order], logprobs, ending)
 
     def _check_strict(self, y: Hypothesis, successors: Successors) -> None:
         """Raise BrokenLaw for two values with one score: under `keep` the lower may win the slot (docs/scores.md)."""

@@ -58,6 +58,7 @@ class Policy:
     by_attainable: bool  # is the agenda ordered by attainable scores (else by bounds)?
     one_by_one: bool  # must hypotheses be scored strictly in order, none ahead of its turn?
     whole_levels: bool  # are all hypotheses of a frontier certain to be needed?
+    by_score: bool  # must children be put in order of score and token? Two values may have one score, and beams rank by it
     lazy: bool  # are children created one by one, as their cursors reach the front (else all at once)?
 
     @classmethod
@@ -75,6 +76,7 @@ class Policy:
         eager = traced and strategy.k < inf and max_calls is None
         # Where scores never rise, Hugging Face's own stop is a stop by bounds, too.
         stops_by_bounds = isinstance(strategy.stop, Answered) or (score.monotonic and strategy.any_order)
+        by_score = keep and strategy.heuristic is None and not score.strict
         # Level by level every stop but `Exhausted` looks at whole levels, so their members must exist.
         exhaustive = strategy.level_by_level and strategy.k == inf and isinstance(strategy.stop, Exhausted)
         return cls(
@@ -88,7 +90,8 @@ class Policy:
             by_attainable=best_first and guaranteed and not score.value_only and stops_by_bounds,
             one_by_one=one_by_one,
             whole_levels=not one_by_one and not order.relies_on_bound,
-            lazy=(relies_on_bound and best_first and not eager) or (exhaustive and rank_by_value),
+            by_score=by_score,
+            lazy=(relies_on_bound and best_first and not eager and not by_score) or (exhaustive and rank_by_value),
         )
 
 

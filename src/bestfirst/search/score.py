@@ -38,6 +38,11 @@ class Score:
         """Whether increments are the model's log-probabilities, unchanged."""
         return type(self).increment is Score.increment
 
+    @property
+    def strict(self) -> bool:
+        """Whether `final` is known to rise strictly with the value."""
+        return self.value_only or self.one_way or type(self).final is Score.final
+
     def increment(self, logprobs: Any, aux: Any = None) -> Any:
         """What each next token adds to the value; `logprobs` and `aux` (..., vocabulary) are numpy arrays or tensors."""
         return logprobs

@@ -41,7 +41,8 @@ class SearchTree(AskedSearch):
             self.width *= 8  # any number of tokens may end an output; 8 times as many is a guess
         # A heuristic may rank children in another order than their values do, so it must see all of them.
         by_value = strategy.heuristic is None or getattr(strategy.heuristic, "by_value", False)
-        if not by_value or merge is not None:  # with `merge`, any number may be refused for others of the same state
+        # With `merge`, any number may be refused for others of the same state; of equal scores, tokens choose among all.
+        if not by_value or merge is not None or self.policy.by_score:
             self.width = inf
         self._frontier: list[Hypothesis] = []  # the last frontier: removed from the queue, perhaps not scored
         self._pruned: list[Hypothesis] = []  # open and hopeless: removed from the queue, for now

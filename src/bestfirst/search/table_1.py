@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
+from numbers import Real
 from typing import TYPE_CHECKING, Literal, get_args
 
 from .hypothesis import Context, Hypothesis, Key
@@ -144,10 +145,10 @@ class Strategy:
 
 def check_count(name: str, count: float, way_out: str = "") -> None:
     """Raise ValueError unless `count` is a whole number of at least 1."""
+    if not isinstance(count, Real) or (count >= 1 and count % 1 != 0):
+        raise ValueError(f"{name} must be a whole number, got {count!r}{way_out}")
     if not count >= 1:
         raise ValueError(f"{name} must be at least 1, got {count}{way_out}")
-    if count % 1 != 0:
-        raise ValueError(f"{name} must be a whole number, got {count}{way_out}")
 
 
 # -- the columns of the table ----------------------------------------------------------------------------------------------
