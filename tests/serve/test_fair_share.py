@@ -122,6 +122,15 @@ def test_a_text_beyond_the_limit_on_cached_tokens_gets_an_error():
     assert failed.message.startswith("this text needs more than the 100 tokens of memory that the server has; ask for a smaller")
 
 
+def test_a_text_that_may_need_more_than_the_cache_is_tried():
+    """Three times its length for every hypothesis of the beam would be 216 tokens, and it would wait for them for ever."""
+    engine = make_engine(max_beam=8, max_cache_tokens=200)
+    done = submit(engine, ["abcdefgh"], Decoding(strategy="beam", beam=8, max_length=6))
+    turns = iter(range(50))
+    drive(engine, lambda: bool(done) or next(turns, None) is None)
+    assert len(done) == 1
+
+
 def test_clients_get_equal_shares_however_many_requests_they_have():
     share: FairShare[Flow] = FairShare(rows=4, tokens=10_000)
     many = [Flow("many") for _ in range(9)]
