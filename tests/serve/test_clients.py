@@ -72,6 +72,7 @@ def test_allowed_hosts_follow_from_the_bound_address():
     assert "localhost" not in Hosts("192.168.1.2")
     assert "localhost.attacker.example" not in Hosts("127.0.0.1")
     assert "" not in Hosts("127.0.0.1")
+    assert all("[fd00::1]:8000" in Hosts("127.0.0.1", [allowed]) for allowed in ("fd00::1", "[FD00::1]"))
 
 
 @pytest.mark.parametrize(("options", "environment"), [([], {"BESTFIRST_TOKEN": ""}), (["--token", " "], {})])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 import bestfirst
 from bestfirst import Decoding
 from bestfirst.serve.engine_thread import EngineThread
@@ -97,6 +99,19 @@ def test_cached_tokens_stay_within_their_limit_and_every_text_finishes():
     assert most <= 600 + engine._engine.slots  # what a pass adds is counted after it
 
 
+@pytest.mark.parametrize("later", [0, 5, 10, 15, 20, 25, 30])
+def test_two_texts_that_need_more_than_half_of_the_cache_each_both_finish(later):
+    """However many passes later the second one begins: they do not evict each other for ever."""
+    decoding = Decoding(strategy="beam", beam=4, score="length-reward", score_options={"beta": 5.0}, max_length=40)
+    (alone,) = bestfirst.decode(Letters(), ["abcdefgh"], decoding)
+    engine = make_engine(max_beam=8, max_cache_tokens=alone.rows * 3 // 2)
+    first = submit(engine, ["abcdefgh"], decoding)
+    drive(engine, lambda: engine.stats.steps >= later)
+    second = submit(engine, ["abcdefgh"], decoding, "two")
+    drive(engine, lambda: bool(first and second) or engine.stats.steps > 4 * alone.steps)
+    assert [len(first), len(second)] == [1, 1]
+
+
 def test_a_text_beyond_the_limit_on_cached_tokens_gets_an_error():
     engine = make_engine(max_beam=8, max_cache_tokens=100)
     found: list[bestfirst.Result] = []
@@ -105,6 +120,15 @@ def test_a_text_beyond_the_limit_on_cached_tokens_gets_an_error():
     failed, fine = sorted(found, key=lambda result: result.status == "complete")
     assert fine.text == "hello"
     assert failed.message.startswith("this text needs more than the 100 tokens of memory that the server has; ask for a smaller")
+
+
+def test_a_text_that_may_need_more_than_the_cache_is_tried():
+    """Three times its length for every hypothesis of the beam would be 216 tokens, and it would wait for them for ever."""
+    engine = make_engine(max_beam=8, max_cache_tokens=200)
+    done = submit(engine, ["abcdefgh"], Decoding(strategy="beam", beam=8, max_length=6))
+    turns = iter(range(50))
+    drive(engine, lambda: bool(done) or next(turns, None) is None)
+    assert len(done) == 1
 
 
 def test_clients_get_equal_shares_however_many_requests_they_have():

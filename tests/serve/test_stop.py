@@ -9,7 +9,7 @@ import socket
 import pytest
 
 from cli.process import only_line, run
-from serve.served import PATIENCE, Served, wait_until
+from serve.served import PATIENCE, SLOW, Served, wait_until
 
 LONG = {"beam": 5, "score": {"name": "length-reward", "beta": 100}, "max_length": 40}
 
@@ -26,6 +26,21 @@ def test_sigterm_finishes_accepted_requests_and_refuses_new_ones(lines):
         assert server.process.wait(PATIENCE) == 0
         with pytest.raises(ConnectionRefusedError):
             server.get("/health")
+        assert [line for line in server.stderr_lines if "Traceback" in line] == []
+    finally:
+        server.stop()
+
+
+def test_requests_that_are_not_done_when_the_drain_time_is_over_get_503():
+    server = Served("--row-budget", 1, "--deadline", 600, "--drain", 1)
+    try:
+        waiting, streaming = server.send(SLOW), server.send({**SLOW, "stream": True})
+        wait_until(lambda: server.health["queue"] == 12)
+        server.process.send_signal(signal.SIGTERM)
+        response = waiting.getresponse()
+        assert (response.status, json.loads(response.read())) == (503, {"detail": "the server is stopping"})
+        assert streaming.getresponse().read().splitlines()[-1] == b'{"detail":"the server is stopping"}'
+        assert server.process.wait(PATIENCE) == 0
         assert [line for line in server.stderr_lines if "Traceback" in line] == []
     finally:
         server.stop()

@@ -157,5 +157,5 @@ def serve(
         if token is None and not hosts.loopback:
             say(f"warning: anyone who can reach {host} can use this server; set BESTFIRST_TOKEN to ask for a token")
         ready = lambda: say(f"{engine.model.name} at {url(listening)} (Ctrl-C stops)")  # type: ignore[union-attr]  # noqa: E731
-        run(app, listening, deadline=deadline, drain=drain, ready=ready)
+        run(app, listening, deadline=deadline, ready=ready, drain=drain, give_up=engine.stop)
     return 0

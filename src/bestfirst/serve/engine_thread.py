@@ -247,7 +247,8 @@ class EngineThread:
                 settings = job.decoding
                 use = Use(settings.beam if settings.plan.level_by_level else 1, 0)
             if share.pauses:  # the memory that a search needs is known when it is done: reserve what most searches need
-                use = Use(use.rows, work.reserved.get(index) or 3 * use.rows * (job.source.length + 1))
+                usual = 3 * use.rows * (job.source.length + 1)
+                use = Use(use.rows, min(work.reserved.get(index, usual), share.tokens // 2))
             if share.has_room(use) or self._make_room(work, use):
                 waiting.popleft()
                 share.start(work, job, use)
@@ -303,7 +304,7 @@ class EngineThread:
             message = f"this text needs more than the {self._share.tokens:,} tokens of memory that the server has"
             self._emit_done(work, job.index, Result(status="error", message=f"{message}; ask for a smaller beam or max_length"))
             return
-        work.reserved[job.index] = min(2 * tokens, self._share.tokens // 2)
+        work.reserved[job.index] = 2 * tokens
         work.waiting.appendleft(job.index)
 
     # -- searches that are recorded ----------------------------------------------------------------------------------------

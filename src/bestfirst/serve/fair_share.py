@@ -9,7 +9,7 @@ wide searches gets the rows that small requests leave, all rows when it is alone
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Generic, TypeVar
@@ -163,22 +163,29 @@ class FairShare(Generic[AnyFlow]):
         """Whether there are enough rows and tokens for such a job."""
         return (use.rows <= self._rows_left or self._rows_fit(use)) and (not self.pauses or use.tokens <= self._free_tokens)
 
-    def latest_of_largest(self) -> tuple[AnyFlow, Job] | None:
-        """The latest job of the flow that holds most tokens, and that flow."""
-        holder = max(self.flows, key=lambda flow: flow.tokens)
+    def _latest_of_largest(self, flows: Sequence[AnyFlow]) -> tuple[AnyFlow, Job] | None:
+        """Of these flows the one that holds most tokens, and its latest job."""
+        holder = max(flows, key=lambda flow: flow.tokens)
         return (holder, next(reversed(holder.running))) if holder.running else None
 
     def to_evict(self, flow: AnyFlow, use: Use) -> tuple[AnyFlow, Job] | None:
         """The job to evict so that this flow can start such a job: one of a flow that will still hold as much as this one."""
-        candidate = self.latest_of_largest() if self._rows_fit(use) else None
+        candidate = self._latest_of_largest(self.flows) if self._rows_fit(use) else None
         if candidate is None:
             return None
         holder, job = candidate
         return candidate if holder.tokens - holder.running[job].tokens >= flow.tokens + use.tokens else None
 
     def excess(self) -> tuple[AnyFlow, Job] | None:
-        """The job to evict because the running jobs have come to hold more tokens than there are."""
-        return self.latest_of_largest() if self._free_tokens < 0 and self.pauses else None
+        """The job to evict because the running jobs have come to hold more tokens than there are.
+
+        The oldest request keeps its last job as long as others have any: two jobs of more than half of the tokens each would
+        otherwise evict each other for ever.
+        """
+        if self._free_tokens >= 0 or not self.pauses:
+            return None
+        oldest, *others = [flow for flow in self.flows if flow.running]
+        return self._latest_of_largest(others if others and len(oldest.running) == 1 else [oldest, *others])
 
     def overdue(self, flow: AnyFlow, use: Use) -> bool:
         """Whether such a job has waited for rows for so long that no other may pass it. Others may always pass a job that waits

@@ -29,7 +29,7 @@ class Hosts:
         self.loopback = ip_address(bound).is_loopback
         own = {socket.gethostname(), socket.getfqdn()} if self.anywhere else {bound}
         local = {"localhost", "127.0.0.1", "::1"} if self.anywhere or self.loopback else set()
-        self.names = {name.lower() for name in {*own, *local, *allowed}}
+        self.names = {name.lower().strip("[]") for name in {*own, *local, *allowed}}
 
     def __contains__(self, header: str) -> bool:
         """Whether the value of a `Host` header, with or without a port, is one of these names."""

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable
 from functools import partial
+from math import ceil
 from types import FrameType
 from typing import Any
 
@@ -16,7 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEAD_SECONDS = 10.0  # that the head of a request may take to arrive
 BODY_SECONDS = 30.0
-GRACE_SECONDS = 5.0  # after the deadline, for the client to read its response
+GRACE_SECONDS = 5.0  # after the deadline, or that of a stopping server, for the client to read its response
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -128,16 +129,21 @@ class TimedConnection(H11Protocol):
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which calls `ready` when it listens, and ends at once on a second signal."""
+    """uvicorn's server, which calls `ready` when it listens, and ends at once on a second signal. `give_up` is called `drain`
+    seconds after the first, to answer what is not done: tasks that uvicorn cancels have no response."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], drain: float, give_up: Callable[[], None]) -> None:
         super().__init__(config)
-        self.ready = ready
+        self.ready, self.drain, self.give_up = ready, drain, give_up
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().call_later(self.drain, self.give_up)
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
@@ -145,20 +151,22 @@ class Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
-def run(app: Any, listening: socket.socket, *, deadline: float, drain: float, ready: Callable[[], None]) -> None:
-    """Serve until the first SIGTERM or SIGINT, then stop listening and finish the accepted requests, in at most `drain` seconds.
-    A second signal ends the process at once."""
+def run(
+    app: Any, listening: socket.socket, *, deadline: float, ready: Callable[[], None], drain: float, give_up: Callable[[], None]
+) -> None:
+    """Serve until the first SIGTERM or SIGINT, then stop listening and finish the accepted requests; call `give_up` if that takes
+    longer than `drain` seconds. A second signal ends the process at once."""
     config = uvicorn.Config(
         app,
         http=partial(TimedConnection, deadline=deadline, most=most_connections()),  # type: ignore[arg-type]
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=max(1, round(drain)),
+        timeout_graceful_shutdown=ceil(drain + GRACE_SECONDS),
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)  # uvicorn raises the signal again when it is done: the exit code is to be 0
-    Server(config, ready).run(sockets=[listening])
+    Server(config, ready, drain, give_up).run(sockets=[listening])
 
 
 def most_connections() -> int:
