@@ -71,6 +71,16 @@ def test_scores_hold_the_whole_row_of_every_prefix_of_a_returned_sequence(small)
     assert torch.isneginf(ours.scores[0][unused]).all()
 
 
+def test_after_an_output_has_ended_its_scores_are_finite_where_whisper_reads_them(small):
+    """For `logprob_threshold` Whisper takes the row at beam index -1, normalizes it, and multiplies by 0: NaN stays NaN."""
+    asked = {"num_beams": 4, "max_new_tokens": 9, "bad_words_ids": None, "return_dict_in_generate": True, "output_scores": True}
+    ours = small("marian").generate(**batch_of("marian", 5), **asked, custom_generate=bestfirst.generate)
+    ended = (ours.beam_indices < 0).any(0)
+    assert ended.any()
+    for step in (step for step, over in zip(ours.scores, ended, strict=True) if over):
+        assert torch.isfinite(step[-1].log_softmax(-1)).all()
+
+
 @pytest.mark.parametrize(
     "processor", [{"bad_words_ids": None}, {"forced_bos_token_id": 9, "bad_words_ids": None}, {"repetition_penalty": 1.3}]
 )

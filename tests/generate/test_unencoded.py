@@ -66,6 +66,15 @@ def test_the_models_encoder_runs_for_irregular_padding(form, small, runs):
     assert counted
 
 
+@pytest.mark.parametrize("kind", ["static", "dynamic"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_cache_of_a_kind_that_is_asked_for_gives_the_same_outputs(kind, k, small):
+    batch = {"input_ids": torch.tensor([[5, 6, 7, 1], [9, 8, 1, 0]]), "attention_mask": torch.tensor([[1] * 4, [1, 1, 1, 0]])}
+    asked = {**SETTINGS, "num_beams": k, "cache_implementation": kind}
+    theirs = small("marian").generate(**batch, **asked)
+    assert torch.equal(small("marian").generate(**batch, **asked, custom_generate=bestfirst.generate), theirs)
+
+
 def test_forward_hooks_of_the_encoder_see_it_run(small):
     model, seen = copy.deepcopy(small("marian")), []
     model.get_encoder().register_forward_hook(lambda *_: seen.append(1))

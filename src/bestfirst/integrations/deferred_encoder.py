@@ -100,14 +100,16 @@ def defer_encoder(variables: dict[str, Any]) -> None:
         return
     if (tokens := host_tokens(inputs, arguments.get("attention_mask"), model.config.pad_token_id)) is not None:
         arguments["encoder_outputs"] = DeferredEncoderOutput(*tokens, model, modules, inputs, {**arguments}, name, config)
-        if config.cache_implementation is None:
-            arguments["past_key_values"] = NoCache()
+        arguments["past_key_values"] = NoCache()
 
 
 def can_defer(model: Any, inputs: torch.Tensor, arguments: dict[str, Any], config: Any) -> bool:
-    """Whether the encoder reads token ids alone, is not in training mode, and its states are not part of the output."""
+    """Whether the encoder reads token ids alone, is not in training mode, and its states are not part of the output. Where a kind
+    of cache is asked for, `generate` makes it itself, a static one by the encoder output's length."""
     others = any(value is not None for name, value in arguments.items() if name not in IDLE)
-    if others or not model.config.is_encoder_decoder or not any(hasattr(model, name) for name in ENCODE):
+    if others or config.cache_implementation is not None:
+        return False
+    if not model.config.is_encoder_decoder or not any(hasattr(model, name) for name in ENCODE):
         return False
     if inputs.dim() != 2 or inputs.is_floating_point() or config.output_attentions or config.output_hidden_states:
         return False

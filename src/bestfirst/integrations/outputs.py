@@ -75,11 +75,14 @@ class Outputs:
         return indices.to(self.ids.device), beams
 
     def scores(self, record: ScoreRecord, k: int, beams: Sequence[Sequence[Sequence[tuple[int, ...]]]], missing: float) -> Any:
-        """For each step (batch * k, vocabulary): the log-probabilities after each slot's prefix; `missing` in unused slots."""
+        """For each step (batch * k, vocabulary): the log-probabilities after each slot's prefix; `missing` in unused slots. But
+        once an output has ended the last slot holds 0 if unused: Whisper reads it, at beam index -1, and multiplies by 0."""
+        shortest = min(map(len, self.tokens), default=0)
         like = next((row for rows in record.rows.values() for row in rows.values()), ())
         out = []
-        for beam in beams:
+        for t, beam in enumerate(beams):
             step = torch.full((len(self.ids) * k, len(like)), missing, dtype=torch.float, device=self.ids.device)
+            step[-1] = missing if t < shortest else 0.0
             for i, prefixes in enumerate(beam):
                 for slot, prefix in enumerate(prefixes):
                     step[i * k + slot] = record.rows[i][prefix]
