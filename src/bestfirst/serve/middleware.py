@@ -44,7 +44,8 @@ class Hosts:
 @dataclass
 class CheckRequests:
     """ASGI middleware. Refuses requests to other hosts (400), requests to `guarded` paths without the token, if there is one
-    (401), and bodies of more than `max_bytes` (413) or that take longer than `seconds` to arrive (408)."""
+    (401), and bodies of more than `max_bytes` (413) or that take longer than `seconds` to arrive (408). Passes HEAD on as GET: the
+    server that runs the application leaves out the body."""
 
     app: Any
     hosts: Hosts
@@ -67,13 +68,13 @@ class CheckRequests:
         elif int(headers.get(b"content-length", 0)) > self.max_bytes:
             await self._refuse_large(receive, send)
         else:
-            await self._read(scope, receive, send)
+            await self._read({**scope, "method": "GET"} if scope["method"] == "HEAD" else scope, receive, send)
 
     def _admits(self, path: str, headers: dict[bytes, bytes]) -> bool:
         if self.token is None or path not in self.guarded:
             return True
-        sent = headers.get(b"authorization", b"")
-        return hmac.compare_digest(sent, b"Bearer " + self.token.encode())
+        scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(sent, self.token.encode())
 
     async def _read(self, scope: Any, receive: Any, send: Any) -> None:
         body = bytearray()
