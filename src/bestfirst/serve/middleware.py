@@ -44,8 +44,8 @@ class Hosts:
 @dataclass
 class CheckRequests:
     """ASGI middleware. Refuses requests to other hosts (400), requests to `guarded` paths without the token, if there is one
-    (401), and bodies of more than `max_bytes` (413) or that take longer than `seconds` to arrive (408). Passes HEAD on as GET: the
-    server that runs the application leaves out the body."""
+    (401), and bodies of more than `max_bytes` (413) or that take longer than `seconds` to arrive (408). HEAD is passed on as
+    GET: the server that runs the application leaves out the body."""
 
     app: Any
     hosts: Hosts
