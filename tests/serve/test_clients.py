@@ -17,6 +17,7 @@ from time import perf_counter
 import pytest
 
 from bestfirst import Decoding
+from bestfirst.serve.app import error_fields
 from bestfirst.serve.engine_thread import EngineThread
 from bestfirst.serve.exchange import json_line
 from bestfirst.serve.middleware import CheckRequests, Hosts
@@ -169,7 +170,8 @@ def test_status_413_is_sent_before_a_too_large_body_is_read():
     async def send(message):
         happened.append(f"sent {message.get('status') or message['type']}")
 
-    middleware = CheckRequests(None, Hosts("127.0.0.1"), None, frozenset(), max_bytes=10, seconds=1.0)
+    limits = {"max_bytes": 10, "seconds": 1.0, "error_fields": error_fields}
+    middleware = CheckRequests(None, Hosts("127.0.0.1"), None, frozenset(), **limits)
     headers = [(b"host", b"localhost"), (b"content-length", b"11")]
     run_async(middleware({"type": "http", "path": "/translate", "headers": headers}, receive, send))
     assert happened == ["sent 413", "sent http.response.body", "read", "sent http.response.body"]
