@@ -71,6 +71,7 @@ def test_a_constraint_holds_for_every_text_of_its_request_and_for_no_other_reque
         (404, "nothing", "nothing of the name 'nothing'; it has 'items', 'greeting'"),
         (422, {"outputs": []}, "must be a name, or an object"),
         (404, {"outputs": ["ok", "\u4f60\u597d"]}, "the model cannot write '\u4f60\u597d'"),
+        (422, {"outputs": ["ok", "a" * 400_000]}, "an output may have 10,000 characters, one has 400,000"),
         (422, {"regex": "(["}, "the grammar cannot be read"),
         (422, {"grammar": "nonsense"}, "the grammar cannot be read"),
         (422, {"regex": "a", "grammar": "b"}, "must be a name, or an object"),

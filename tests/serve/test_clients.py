@@ -17,6 +17,7 @@ from time import perf_counter
 import pytest
 
 from bestfirst import Decoding
+from bestfirst.serve.app import error_fields
 from bestfirst.serve.engine_thread import EngineThread
 from bestfirst.serve.exchange import json_line
 from bestfirst.serve.middleware import CheckRequests, Hosts
@@ -121,6 +122,29 @@ def test_an_incomplete_body_times_out(frail):
     assert "the body did not arrive within 3 seconds" in read_to_end(send_raw(frail, head))
 
 
+CHUNKED = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "said"),
+    [
+        (b"\x16\x03\x01\x02\0\r\n\r\n", 400, "illegal request line"),
+        (b"GET /" + b"a" * 70_000, 400, "Receive buffer too long"),
+        (b"GET /health HTTP/1.1\r\n\r\n", 400, "Missing mandatory Host: header"),
+        (CHUNKED + b"zz\r\n", 400, "illegal chunk header"),
+        (CHUNKED + b"200000\r\n" + b"a" * 0x200000 + b"\r\nzz\r\n", 413, "this one has more"),
+    ],
+)
+def test_malformed_http_gets_an_error_in_json_and_no_line_in_the_log(frail, sent, status, said):
+    """Also after the response has begun, as that to a too large body."""
+    head, _, body = read_to_end(send_raw(frail, sent.decode("latin-1"))).partition("\r\n\r\n")
+    assert int(head.split()[1]) == status
+    assert said in json.loads(body)["detail"]
+    assert len(body) < 200
+    assert frail.health["status"] == "ok"
+    assert not [line for line in frail.stderr_lines if "Invalid HTTP" in line or "Traceback" in line]
+
+
 def test_half_sent_requests_do_not_exhaust_open_files(frail):
     """More of them than the server may open files: it drops the oldest, and complete requests are served."""
     half_sent = [send_raw(frail, "POST /translate HT") for _ in range(200)]
@@ -146,7 +170,8 @@ def test_status_413_is_sent_before_a_too_large_body_is_read():
     async def send(message):
         happened.append(f"sent {message.get('status') or message['type']}")
 
-    middleware = CheckRequests(None, Hosts("127.0.0.1"), None, frozenset(), max_bytes=10, seconds=1.0)
+    limits = {"max_bytes": 10, "seconds": 1.0, "error_fields": error_fields}
+    middleware = CheckRequests(None, Hosts("127.0.0.1"), None, frozenset(), **limits)
     headers = [(b"host", b"localhost"), (b"content-length", b"11")]
     run_async(middleware({"type": "http", "path": "/translate", "headers": headers}, receive, send))
     assert happened == ["sent 413", "sent http.response.body", "read", "sent http.response.body"]

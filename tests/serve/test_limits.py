@@ -75,6 +75,10 @@ def test_requests_without_the_token_get_401(narrow, path, headers):
     assert "Authorization: Bearer TOKEN" in answer.json["detail"]
 
 
+def test_the_name_of_the_scheme_before_the_token_may_have_any_case(narrow):
+    assert [narrow.get("/metrics", Authorization=f"{name} open sesame").status for name in ("Bearer", "bearer")] == [200, 200]
+
+
 def test_public_paths_need_no_token_and_do_not_reveal_it(narrow):
     assert [narrow.get(path).status for path in ("/health", "/", "/docs", "/openapi.json")] == [200] * 4
     schema = json.dumps(narrow.get("/openapi.json").json)

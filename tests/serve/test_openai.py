@@ -126,6 +126,20 @@ def test_invalid_requests_raise_the_errors_of_the_client(client, asked, error, s
     assert said in caught.value.body["message"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "error", "said"),
+    [
+        (lambda client: client.models.list(), openai.AuthenticationError, "Authorization: Bearer TOKEN"),
+        (lambda client: client.completions.create(model="", prompt="a" * (1 << 20)), openai.APIStatusError, "this one has more"),
+        (lambda client: client.embeddings.create(model="", input="a"), openai.NotFoundError, "Not Found"),
+    ],
+)
+def test_errors_before_a_body_is_parsed_are_shown_by_the_client(narrow, asked, error, said):
+    key = "wrong" if error is openai.AuthenticationError else "open sesame"
+    with pytest.raises(error, match=said):
+        asked(openai.OpenAI(base_url=f"{narrow.url}/v1", api_key=key, max_retries=0))
+
+
 def test_a_translation_model_serves_completions_and_no_chats(server):
     assert server.post("/v1/chat/completions", {"messages": TALK}).status == 404
     found = server.post("/v1/completions", {"prompt": "Guten Morgen!", "max_tokens": 20}).json

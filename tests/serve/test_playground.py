@@ -66,6 +66,27 @@ def test_an_error_is_shown_as_an_error_and_the_next_search_works(chromium, serve
         assert page.get_attribute("#status", "role") == "status"
 
 
+def test_only_one_search_runs_at_a_time(chromium, server):
+    with playground(chromium, server) as page:
+        searches: list[str] = []
+        page.on("request", lambda request: searches.append(request.url))
+        page.fill("#text", "Wie melkt man eine Kuh?")
+        page.focus("#text")
+        page.evaluate("for (let i = 0; i < 3; i++) document.getElementById('form').requestSubmit()")
+        page.wait_for_selector(".bf-panel")
+        assert searches == [f"{server.url}/search"]
+
+
+def test_a_server_whose_engine_has_stopped_says_so(chromium, server):
+    with playground(chromium, server, complains=True) as page:
+        stopped = '{"detail": "the engine has stopped; start the server again"}'
+        page.route("**/health", lambda route: route.fulfill(status=503, content_type="application/json", body=stopped))
+        page.reload()
+        page.wait_for_selector("#status.error")
+        assert "start the server again" in page.inner_text("#status")
+        assert page.inner_text("#model") == ""
+
+
 def test_refusals_are_shown_and_hostile_text_stays_text(chromium, server):
     with playground(chromium, server, complains=True) as page:  # browsers log every 4xx
         assert "string should have at most 4000 characters" in translate(page, "a" * 4001)

@@ -197,6 +197,14 @@ def test_unknown_paths_get_404_and_wrong_methods_405(server):
     assert server.get("/../../etc/passwd").status == 404
 
 
+@pytest.mark.parametrize("path", ["/health", "/metrics", "/v1/models", "/docs", "/"])
+def test_head_gets_the_head_of_what_get_gets(server, path):
+    asked, got = server.ask("HEAD", path), server.get(path)
+    assert (asked.status, asked.body) == (200, b"")
+    assert asked.headers["content-type"] == got.headers["content-type"]
+    assert server.ask("HEAD", "/translate").status == 405
+
+
 # -- metrics, health, OpenAPI ------------------------------------------------------------------------------------------------
 
 

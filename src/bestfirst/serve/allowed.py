@@ -17,6 +17,7 @@ from ..models import Model
 from ..settings import Decoding
 
 CACHED = 64  # constraints of requests that are cached, for requests that define the same
+LONGEST_OUTPUT = 10_000  # characters: a trie is built level by level, and one of a million levels takes half a minute
 LONGEST_MESSAGE = 200  # characters of an error message, which may repeat what was sent
 
 
@@ -64,6 +65,8 @@ class ServedConstraints:
 
 
 def _trie(model: Model, outputs: Sequence[str]) -> Constraint:
+    if (longest := max(map(len, outputs))) > LONGEST_OUTPUT:
+        raise _error(f"an output may have {LONGEST_OUTPUT:,} characters, one has {longest:,}")
     for text, tokens in zip(outputs, model.targets(outputs), strict=True):
         if not tokens:
             raise _error(f"the model cannot write {text!r:.60}", 404)

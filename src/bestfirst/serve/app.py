@@ -59,7 +59,8 @@ def create_app(
     patch_fastapi(app, redirect_from_root_to_docs=False)  # Swagger UI is served from here, not from a CDN
     size, time = limits.max_bytes, body_seconds(limits.deadline)
     app.add_middleware(exchange.AnswerBodies, routes=app.routes, errors=ERRORS, error_response=error_response)
-    app.add_middleware(CheckRequests, hosts=hosts, token=token, guarded=GUARDED, max_bytes=size, seconds=time)
+    checks: dict[str, Any] = {"guarded": GUARDED, "max_bytes": size, "seconds": time, "error_fields": error_fields}
+    app.add_middleware(CheckRequests, hosts=hosts, token=token, **checks)
     app.add_middleware(MeasureRequests, note=metrics.count_request)
     name = getattr(model, "name", type(model).__name__)
     constraints = constraints or ServedConstraints(model)
@@ -136,9 +137,12 @@ def _add_state(app: FastAPI, model: str, queue: RequestQueue, metrics: Metrics, 
 async def error_response(request: Request, error: Exception) -> JSONResponse:
     """The response to a request that raised one of `ERRORS`."""
     status, headers = getattr(error, "status_code", 422), getattr(error, "headers", None)
-    if request.url.path in openai.PATHS:
-        return openai.error_response(status, exchange.explain(request, error), headers=headers)
-    return JSONResponse({"detail": exchange.explain(request, error)}, status, headers)
+    return JSONResponse(error_fields(request.url.path, status, exchange.explain(request, error)), status, headers)
+
+
+def error_fields(path: str, status: int, message: str) -> dict[str, Any]:
+    """The JSON object of an error."""
+    return openai.error_fields(status, message) if path.startswith("/v1/") else {"detail": message}
 
 
 async def stream_lines(submission: Submission) -> AsyncIterator[bytes]:

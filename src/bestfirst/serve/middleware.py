@@ -44,7 +44,8 @@ class Hosts:
 @dataclass
 class CheckRequests:
     """ASGI middleware. Refuses requests to other hosts (400), requests to `guarded` paths without the token, if there is one
-    (401), and bodies of more than `max_bytes` (413) or that take longer than `seconds` to arrive (408)."""
+    (401), and bodies of more than `max_bytes` (413) or that take longer than `seconds` to arrive (408). HEAD is passed on as
+    GET: the server that runs the application leaves out the body."""
 
     app: Any
     hosts: Hosts
@@ -52,6 +53,7 @@ class CheckRequests:
     guarded: frozenset[str]
     max_bytes: int
     seconds: float
+    error_fields: Callable[[str, int, str], dict[str, Any]]  # of a path, a status code and a message
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -60,41 +62,50 @@ class CheckRequests:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if host not in self.hosts:
-            await reject(send, 400, f"Host: this server does not answer to {host[:60]!r}; whoever runs it can allow that name")
+            detail = f"Host: this server does not answer to {host[:60]!r}; whoever runs it can allow that name"
+            await self._reject(scope, send, 400, detail)
         elif not self._admits(scope["path"], headers):
             bearer = (b"www-authenticate", b"Bearer")
-            await reject(send, 401, "this server asks for a token: send 'Authorization: Bearer TOKEN'", bearer)
+            await self._reject(scope, send, 401, "this server asks for a token: send 'Authorization: Bearer TOKEN'", bearer)
         elif int(headers.get(b"content-length", 0)) > self.max_bytes:
-            await self._refuse_large(receive, send)
+            await self._refuse_large(scope, receive, send)
         else:
-            await self._read(scope, receive, send)
+            await self._read({**scope, "method": "GET"} if scope["method"] == "HEAD" else scope, receive, send)
 
     def _admits(self, path: str, headers: dict[bytes, bytes]) -> bool:
         if self.token is None or path not in self.guarded:
             return True
-        sent = headers.get(b"authorization", b"")
-        return hmac.compare_digest(sent, b"Bearer " + self.token.encode())
+        scheme, _, sent = headers.get(b"authorization", b"").partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(sent, self.token.encode())
 
     async def _read(self, scope: Any, receive: Any, send: Any) -> None:
         body = bytearray()
         try:
             too_large = await asyncio.wait_for(read_into(body, receive, self.max_bytes), self.seconds)
         except asyncio.TimeoutError:
-            await reject(send, 408, f"the body did not arrive within {self.seconds:g} seconds", CLOSE)
+            await self._reject(scope, send, 408, f"the body did not arrive within {self.seconds:g} seconds", CLOSE)
             return
         if too_large:
-            await self._refuse_large(receive, send)
+            await self._refuse_large(scope, receive, send)
         else:
             await self.app(scope, replay(bytes(body), receive), send)
 
-    async def _refuse_large(self, receive: Any, send: Any) -> None:
+    async def _refuse_large(self, scope: Any, receive: Any, send: Any) -> None:
         """Send the error at once, then read on for a while before the connection is closed: a client that is still sending does
         not read yet, and would see a reset instead of the response."""
         detail = f"a body may have {self.max_bytes:,} bytes, this one has more; send less at a time"
-        await reject(send, 413, detail, CLOSE, more_body=True)
+        await self._reject(scope, send, 413, detail, CLOSE, more_body=True)
         with suppress(asyncio.TimeoutError):
             await asyncio.wait_for(read_into(None, receive, MOST_DISCARDED), DISCARD_SECONDS)
         await send({"type": "http.response.body", "body": b""})
+
+    async def _reject(
+        self, scope: Any, send: Any, status: int, detail: str, *headers: tuple[bytes, bytes], more_body: bool = False
+    ) -> None:
+        body = json.dumps(self.error_fields(scope["path"], status, detail)).encode()
+        kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": status, "headers": [*kind, *headers]})
+        await send({"type": "http.response.body", "body": body, "more_body": more_body})
 
 
 CLOSE = (b"connection", b"close")
@@ -125,13 +136,6 @@ def replay(body: bytes, receive: Any) -> Any:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return receive_again
-
-
-async def reject(send: Any, status: int, detail: str, *headers: tuple[bytes, bytes], more_body: bool = False) -> None:
-    body = json.dumps({"detail": detail}).encode()
-    kind = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": [*kind, *headers]})
-    await send({"type": "http.response.body", "body": body, "more_body": more_body})
 
 
 @dataclass

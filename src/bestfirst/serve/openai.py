@@ -225,7 +225,8 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
 
     async def answer(body: Any, request: Request, chat: bool) -> Response:
         if body.model not in (None, name):
-            return error_response(404, f"there is no model {body.model!r:.60}; this server has {name!r}", "model")
+            fields = error_fields(404, f"there is no model {body.model!r:.60}; this server has {name!r}", "model")
+            return JSONResponse(fields, 404)
         decoding = await constraints.using(body.decoding(limits.max_rows // len(body.inputs)), body.constraint)
         texts = [(each, decoding) for each in body.inputs]
         submission = queue.submit(texts, client=exchange.client_address(request), stream=body.stream, blanks=True)
@@ -238,7 +239,7 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
         results = [each.result for each in done]
         for result in results:
             if result.status == "error":
-                return error_response(422, result.message or "the prompt cannot be completed")
+                return JSONResponse(error_fields(422, result.message or "the prompt cannot be completed"), 422)
         choices = [
             {**_choice(i * body.n + rank, each, "message" if chat else None), "score": each.score}
             for i, result in enumerate(results)
@@ -282,8 +283,7 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
         return await answer(body, request, chat=True)
 
 
-def error_response(status: int, message: str, param: str | None = None, headers: Any = None) -> JSONResponse:
-    """An error in this server's form and in OpenAI's."""
+def error_fields(status: int, message: str, param: str | None = None) -> dict[str, Any]:
+    """An error in this server's form and in OpenAI's, which its clients show."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
-    error = ErrorObject(message=message, type=kind, param=param).model_dump()
-    return JSONResponse({"detail": message, "error": error}, status, headers)
+    return {"detail": message, "error": ErrorObject(message=message, type=kind, param=param).model_dump()}

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from functools import partial
 from math import ceil
 from types import FrameType
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -120,12 +123,22 @@ class TimedConnection(H11Protocol):
 
     def _expire(self) -> None:
         if self.idle and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
-            detail = b'{"detail": "the request did not arrive in time"}'
-            head = b"HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n"
-            self.transport.write(head + b"content-length: %d\r\n\r\n" % len(detail) + detail)
-            self.transport.close()
+            self._refuse("408 Request Timeout", "the request did not arrive in time")
         else:
             self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called while h11's error is handled, which says what is wrong. No response if the one to this request has begun."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._refuse("400 Bad Request", f"this is not a request of HTTP/1.1: {sys.exc_info()[1]!s:.100}")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: str, detail: str) -> None:
+        body = json.dumps({"detail": detail}).encode()
+        head = f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n"
+        self.transport.write(head.encode() + body)
+        self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -159,7 +172,8 @@ def run(
     config = uvicorn.Config(
         app,
         http=partial(TimedConnection, deadline=deadline, most=most_connections()),  # type: ignore[arg-type]
-        log_level="warning",
+        ws="none",
+        log_level="error",  # uvicorn warns of every invalid request
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=ceil(drain + GRACE_SECONDS),
