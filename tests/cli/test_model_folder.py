@@ -66,6 +66,10 @@ def pickled(folder: Path) -> None:
     [
         (set_config(d_model=64), r"its weights and config.json differ: .* is \(256,\), config.json makes it \(64,\)"),
         (set_config(decoder_layers="six"), r"config.json: Field 'decoder_layers' expected int, got str \(value: 'six'\)"),
+        (set_config(decoder_layers="3"), r"config.json: Field 'decoder_layers' expected int, got str \(value: '3'\)"),
+        (set_config(scale_embedding="false"), r"config.json: Field 'scale_embedding' expected bool, got str .*"),
+        (set_config(activation_function="nosuch"), "config.json: 'activation_function' is 'nosuch', which transformers .*"),
+        (set_config(vocab_size=7), "its weights and config.json differ: there are 6001 tokens, and vocab_size is 7"),
         (set_config(decoder_layers=2), "its weights and config.json differ: there are 3 layers in the decoder, not 2"),
         (
             set_config(encoder_layers=10**6),

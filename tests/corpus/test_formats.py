@@ -14,7 +14,7 @@ import zstandard
 
 from bestfirst import Result
 from bestfirst.corpus import Input, Record, Target
-from bestfirst.corpus.formats import decompressed
+from bestfirst.corpus.formats import compression_of, decompressed, format_of
 from bestfirst.corpus.records import LONGEST, blocks, read_line, whole_lines
 from bestfirst.errors import Stopped, Unusable
 from bestfirst.search import Answer
@@ -102,6 +102,12 @@ def test_json_lines_and_text_can_be_written_to_parquet(do, tmp_path: Path):
     assert [row["more"] for row in found] == [None, None, None, 1, None]
     do(write(tmp_path / "text", b"one\ntwo\n"), tmp_path / "b.parquet")
     assert pq.read_table(tmp_path / "b.parquet").to_pylist()[1] == {"text": "two", "translation": "TWO"}
+
+
+def test_the_case_of_an_ending_does_not_matter():
+    names = "NEWS.JSONL", "News.Parquet", "NEWS.JSONL.GZ", "NEWS.ZST"
+    assert [format_of(name) for name in names] == ["jsonl", "parquet", "jsonl", "text"]
+    assert [compression_of(name) for name in names] == [None, None, "gzip", "zstd"]
 
 
 @pytest.mark.parametrize("name", ["out", "out.gz", "out.zst", "out.jsonl", "out.parquet"])

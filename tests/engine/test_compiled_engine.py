@@ -231,3 +231,13 @@ def test_no_inputs_give_no_results():
     model = bestfirst.load()
     assert bestfirst.decode(model, []) == []
     assert [*engine_for(model, Decoding()).step()] == []
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0])
+@pytest.mark.parametrize("stop", [None, "hf-true"])
+def test_a_large_nbest_takes_no_memory_for_answers_there_cannot_be(embedded, length_penalty, stop):
+    decoding = Decoding(beam=3, max_length=9, length_penalty=length_penalty, stop=stop)
+    texts, counts = ["Guten Morgen!", "Ja."], (100, 10**15 - 1)
+    all_answers, larger = (bestfirst.decode(embedded, texts, decoding.using(nbest=n)) for n in counts)
+    assert [each.hypotheses for each in larger] == [each.hypotheses for each in all_answers]
+    assert all(0 < len(each.hypotheses) < 100 for each in larger)

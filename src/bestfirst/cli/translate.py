@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 
 from ..corpus import Input, Record, Target, Worker
-from ..corpus.formats import RECORDS, UNREADABLE, compression_of, decompressed, format_of
+from ..corpus.formats import RECORDS, UNREADABLE, check_ending, compression_of, decompressed, format_of
 from ..corpus.records import batches
 from ..errors import reason
 from ..search import HEADER, Result, Trace
@@ -41,10 +41,15 @@ def decode_lines(
     choice.check(decoding)
     if lines.trace is not None and decoding.must_contain:
         raise usage("--must-contain does not go with --trace: its searches leave none; leave one of them out")
+    check_ending(lines.trace or "-", "text")
+    if compression_of(lines.trace or "-") is not None:
+        raise usage(f"a trace is written without compression, not as {lines.trace!r}; name it otherwise, and compress it later")
     form = _form(corpora.output_format or format_of(output), lines.as_json, lines.nbest)
     into = corpora.output_field if form in RECORDS else None
     source = Input(file or "-", corpora.input_format or format_of(file), corpora.input_field, into)
     target = Target(form, compression_of(output or ""), lines.nbest, partial, corpora.input_field, corpora.output_field)
+    check_ending(source.path, source.form)
+    check_ending(output or "-", form)
     _check_options(source, target, corpora)
     if "parquet" in (source.form, form):
         from ..corpus import parquet  # noqa: F401  fails now, before any work, if its library is missing
@@ -55,7 +60,8 @@ def decode_lines(
     with ExitStack() as stack:
         stream = stack.enter_context(open_input(file))
         out = stack.enter_context(closing(Output(output, apart_from=[stream], overwrite=lines.overwrite)))
-        events = stack.enter_context(closing(Output(lines.trace, apart_from=[stream, out.file]))) if lines.trace else None
+        traced = lines.trace is not None
+        events = stack.enter_context(closing(Output(lines.trace, apart_from=[stream, out.file]))) if traced else None
         counted = file and stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
         bar = stack.enter_context(Bar(lambda: source.survey().lines if counted else None, hidden=out.file.isatty()))
         run = Stream(job.worker(), out, events, bar)

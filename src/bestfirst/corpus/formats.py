@@ -27,6 +27,7 @@ except ImportError:  # optional: all other files can still be read
 ENDINGS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 RECORDS = ("jsonl", "parquet")  # formats in which the output is a field of its record
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+FOREIGN = (".bz2", ".xz", ".lzma", ".lz4", ".br", ".z", ".zip", ".7z")  # compressions that are neither read nor written
 COMPRESSED_BLOCK = 1 << 10  # bytes of a .zst file to decompress at a time: few, as they may stand for 30,000 times as many
 UNREADABLE = (OSError, EOFError, zlib.error, *([] if zstandard is None else [zstandard.ZstdError]))
 """Exceptions that reading a damaged file raises."""
@@ -34,13 +35,22 @@ UNREADABLE = (OSError, EOFError, zlib.error, *([] if zstandard is None else [zst
 
 def format_of(name: str | None) -> str:
     """The format (jsonl, parquet or text) that a file name stands for, with or without a compression suffix."""
-    path = Path(name or "")
+    path = Path((name or "").lower())
     bare = path.stem if path.suffix in COMPRESSIONS else path.name
     return next((form for ending, form in ENDINGS.items() if bare.endswith(ending)), "text")
 
 
 def compression_of(name: str) -> str | None:
-    return COMPRESSIONS.get(Path(name).suffix)
+    return COMPRESSIONS.get(Path(name).suffix.lower())
+
+
+def check_ending(name: str, form: str) -> None:
+    """Unusable if the name of a file in this format promises a compression that it would not have."""
+    suffix = Path(name).suffix
+    if suffix.lower() in FOREIGN:
+        raise Unusable(f"{name!r}: {suffix} is not among the compressions; there are {', '.join(COMPRESSIONS)}, and none")
+    if form == "parquet" and compression_of(name):
+        raise Unusable(f"{name!r}: Parquet is compressed inside; name a .parquet file")
 
 
 def decompressed(stream: BinaryIO | FileIO, name: str) -> BinaryIO:

@@ -62,8 +62,10 @@ class CompiledSearch(ABC):
         self.context = Context(job.n_max, job.source.length)
         check_settings(plan, decoding.objective, self.context, decoding.nbest)
         ends, complete = frozenset(decoding.ending(eos)), job.n_max if decoding.accept_truncated else None
+        k = int(plan.k)
+        most = k * (len(ends) * (job.n_max + 2) + k)  # answers there can be, so that a large n-best takes no memory
         self.memory = SearchMemory(
-            k=int(plan.k), n=decoding.nbest, n_max=job.n_max, keep=plan.finished == "keep", complete=complete, ends=ends
+            k=k, n=min(decoding.nbest, most), n_max=job.n_max, keep=plan.finished == "keep", complete=complete, ends=ends
         )  # fmt: skip
         if decoding.allowed is not None:
             self.memory.under(decoding.allowed, eos)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from weakref import ref
 import numpy as np
 
 from ..models import Query, Scored
-from ..models.folder import ModelNotFound, NeedsTransformers, WeightFiles
+from ..models.folder import FilesDiffer, ModelNotFound, NeedsTransformers, WeightFiles
 from ..models.reader import Prompt
 from ..models.sentencepiece_folder import m2m100_tokenizer, marian_tokenizer
 from ..models.text_model import INT8, TextModel
@@ -149,6 +149,9 @@ def read_config(folder: Path) -> dict[str, Any]:
     if kind not in DEFAULTS:
         raise NeedsTransformers(f"models of type {kind!r} are not compiled here")
     config = {**DEFAULTS[kind], **stated_config}
+    for name, usual in DEFAULTS[kind].items():
+        if isinstance(config[name], str) != isinstance(usual, str):
+            raise ModelNotFound(f"config.json: {name!r} is {config[name]!r}, and must be of type {type(usual).__name__}")
     for name in UNSUPPORTED:
         if config.get(name):
             raise NeedsTransformers(f"its config.json has {name!r}")
@@ -168,9 +171,10 @@ def read_weights(config: Mapping[str, Any], tensors: WeightFiles) -> BartWeights
         raise NeedsTransformers(f"its activation is {config['activation_function']!r}")
     weights = read_folder(config, tensors)
     vocabulary = len(weights.head.weight)
-    stated = int(config.get("vocab_size") or vocabulary)
-    if config["model_type"] != "marian" and stated != vocabulary:
-        raise ModelNotFound(f"its weights and config.json differ: {vocabulary} tokens, and {stated}")
+    shared = config.get("share_encoder_decoder_embeddings", True)  # if not, vocab_size is the encoder's
+    stated = config.get("vocab_size") if shared else config.get("decoder_vocab_size")
+    if int(stated or vocabulary) != vocabulary:
+        raise FilesDiffer(f"its weights and config.json differ: there are {vocabulary} tokens, and vocab_size is {stated}")
     return weights
 
 

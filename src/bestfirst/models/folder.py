@@ -173,7 +173,8 @@ def describe_damage(name: str, error: Exception) -> str:
     if "trust_remote_code" in message:
         return "it needs Python files that come with it; read them, and if you trust them, load it with trust_remote_code=True"
     if folder.is_dir():
-        cause = _broken_json(folder) or _bad_weights(folder, error) or _missing_vocabulary(folder, error)
+        cause = _broken_json(folder) or _unknown_value(folder, error)
+        cause = cause or _bad_weights(folder, error) or _missing_vocabulary(folder, error)
         if cause is not None:
             return cause
     lines = [line.strip() for line in message.splitlines()] or [type(error).__name__]
@@ -191,6 +192,14 @@ def _broken_json(folder: Path) -> str | None:
         if not isinstance(content, dict) and path.name.endswith(("config.json", "tokenizer.json")):
             return f"{path.name} must be a JSON object, and is a {type(content).__name__}"
     return None
+
+
+def _unknown_value(folder: Path, error: Exception) -> str | None:
+    """The field of config.json whose value is the name that a table of transformers lacks."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    unknown = error.args[0] if isinstance(error, KeyError) and error.args else None
+    fields = [name for name, value in config.items() if isinstance(value, str) and value == unknown]
+    return f"config.json: {fields[0]!r} is {unknown!r}, which transformers does not know" if fields else None
 
 
 def _bad_weights(folder: Path, error: Exception) -> str | None:

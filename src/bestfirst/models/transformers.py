@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -55,6 +56,8 @@ def load_transformers(
     if missing := sorted(info["missing_keys"]):
         # transformers initializes them randomly
         raise ModelNotFound(f"cannot load a model from {name!r}: its weights lack {missing[0]!r} and {len(missing) - 1} more")
+    if (more := _layers_left_out(model, info["unexpected_keys"])) is not None:
+        raise ModelNotFound(f"cannot load a model from {name!r}: its weights and config.json differ: {more}")
     try:
         model = model.to(torch.device(device or "cpu"))
     except (RuntimeError, AssertionError) as error:
@@ -64,6 +67,16 @@ def load_transformers(
     if loaded.eight_bits and loaded.model.device.type != "cpu":
         raise ValueError(f"dtype 'int8' is for a CPU, not for device {str(device)!r}; use fp16 or bf16 there")
     return loaded
+
+
+def _layers_left_out(model: Any, unexpected: Iterable[str]) -> str | None:
+    """Which layers have weights but no place in the model: transformers leaves them out with no more than a warning."""
+    lists = {name: len(part) for name, part in model.named_modules() if isinstance(part, torch.nn.ModuleList)}
+    for weight in sorted(unexpected):
+        found = re.match(r"(.+?)\.(\d+)\.", weight)
+        if found and int(found[2]) >= lists.get(found[1], int(found[2]) + 1):
+            return f"config.json makes {lists[found[1]]} layers of {found[1]}, and there is {weight!r}"
+    return None
 
 
 def wrap(model: Any, tokenizer: Any = None, *, target_lang: str | None = None, name: str | None = None) -> TransformersModel:

@@ -80,7 +80,9 @@ def alternatives_of(given: Any) -> tuple[Any, ...]:
     if some and all(isinstance(token, int) for token in some):
         some = [some]
     found = tuple(each if isinstance(each, str) else tuple(each) for each in some if isinstance(each, (str, list, tuple)))
-    if not some or len(found) < len(some) or not all(found):
+    if any(each in ("", ()) for each in found):
+        raise ValueError(f"must_contain has an empty word, which says nothing; leave it out of {given!r}")
+    if not some or len(found) < len(some):
         raise ValueError(
             f"must_contain is a list of words, each a text, token ids, or a list of such for one of them, got {given!r}"
         )
