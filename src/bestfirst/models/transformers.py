@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -57,7 +58,7 @@ def load_transformers(
         # transformers initializes them randomly
         raise ModelNotFound(f"cannot load a model from {name!r}: its weights lack {missing[0]!r} and {len(missing) - 1} more")
     if (more := _layers_left_out(model, info["unexpected_keys"])) is not None:
-        raise ModelNotFound(f"cannot load a model from {name!r}: its weights and config.json differ: {more}")
+        warnings.warn(f"{name}: {more}, which is left out, as by transformers", stacklevel=2)
     try:
         model = model.to(torch.device(device or "cpu"))
     except (RuntimeError, AssertionError) as error:
@@ -70,7 +71,7 @@ def load_transformers(
 
 
 def _layers_left_out(model: Any, unexpected: Iterable[str]) -> str | None:
-    """Which layers have weights but no place in the model: transformers leaves them out with no more than a warning."""
+    """Which layers have weights but no place in the model. transformers' own warning is not seen: its log is quiet here."""
     lists = {name: len(part) for name, part in model.named_modules() if isinstance(part, torch.nn.ModuleList)}
     for weight in sorted(unexpected):
         found = re.match(r"(.+?)\.(\d+)\.", weight)
