@@ -8,7 +8,7 @@ from math import floor
 import pytest
 
 from bestfirst.scoring import Score
-from bestfirst.search import AnyOrderSearch, Context, Successors, beam, best_first_beam
+from bestfirst.search import AnyOrderSearch, Context, RecordedSearch, Successors, Trace, beam, best_first_beam
 from scoring.references import step_synchronous
 from scoring.setups import SCORES, outcome, setup
 from toys import RULES, random_cases, random_toy, successors
@@ -120,3 +120,17 @@ def test_few_successors_settle_which_rank_best_and_else_all_are_asked_for(kind, 
     tally("exact best-first = beam search, few successors at first", searches, mismatches)
     assert mismatches == 0
     assert (again < 0) == (kind is Coarse)  # rows are counted once
+
+
+def test_a_recording_of_a_search_that_asks_for_all_successors_can_be_replayed():
+    toy, trace = random_toy("peaked", 4, 0), Trace()
+
+    def search(**settings):
+        return AnyOrderSearch(best_first_beam(2, "keep"), score=Coarse(), eos={0}, context=Context(n_max=4), **settings)
+
+    recorded = RecordedSearch(search())
+    while batch := recorded.frontier(3):
+        for y in batch:
+            recorded.commit(y, successors(toy, y))
+    recorded.replay(search(trace=trace))
+    assert trace.events
