@@ -6,7 +6,7 @@ another one (coverage, diversity). `named_score` makes them by name, as `decode(
 from __future__ import annotations
 
 from inspect import Parameter, signature
-from math import inf, isfinite, log
+from math import inf, log
 from numbers import Real
 from typing import Any
 
@@ -17,6 +17,10 @@ __all__ = [
     "GNMT", "SCORES", "BoundedLengthReward", "Coverage", "Diverse", "LengthNormalized", "LengthReward", "LogProbability",
     "MutualInformation", "Score", "by_length_penalty", "log_softmax", "named_score", "score_parameters",
 ]  # fmt: skip
+
+
+LARGEST = 1e9  # of a score's parameters: in a sum with a larger one no digits of a log-probability are left
+LARGEST_ALPHA = 1000  # no length but 1 can be raised to a larger power
 
 
 class LogProbability(Score):
@@ -35,6 +39,8 @@ class LogProbability(Score):
     def __init__(self, temperature: float = 1.0) -> None:
         if not (is_number(temperature) and temperature > 0):
             raise ValueError(f"temperature must be a number above 0, got {temperature!r}")
+        if not 1 / LARGEST <= temperature <= LARGEST:
+            raise ValueError(f"temperature must be from {1 / LARGEST:g} to {LARGEST:g}, got {temperature!r:.40}")
         self.temperature = temperature
 
     @property
@@ -61,12 +67,25 @@ class LengthNormalized(Score):
     def __init__(self, alpha: float) -> None:
         if not is_number(alpha):
             raise ValueError(f"alpha must be a number, got {alpha!r}")
+        if abs(alpha) > LARGEST_ALPHA:
+            raise ValueError(f"a length penalty must be from -{LARGEST_ALPHA} to {LARGEST_ALPHA}, got {alpha!r:.40}")
         self.alpha = alpha
         self.monotonic = alpha <= 0
 
     def norm(self, length: int) -> float:
         """The divisor of the value. The empty hypothesis has value 0, so any divisor does: it counts as one token."""
-        return float(max(length, 1) ** self.alpha)
+        return self._power(max(length, 1), length)
+
+    def _power(self, base: float, length: int) -> float:
+        try:
+            power = float(base**self.alpha)
+        except OverflowError:
+            power = inf
+        if not 1e-200 < power < 1e200:  # beyond it quotients of log-probabilities lose digits, or become 0
+            raise ValueError(
+                f"a length penalty of {self.alpha!r:.40} at {length} tokens is beyond what numbers hold: give one nearer 0"
+            )
+        return power
 
     def final(self, value: float, length: int, context: Context) -> float:
         return value / self.norm(length)
@@ -81,7 +100,7 @@ class GNMT(LengthNormalized):
     name = "gnmt"
 
     def norm(self, length: int) -> float:
-        return float(((5 + length) / 6) ** self.alpha)
+        return self._power((5 + length) / 6, length)
 
 
 class LengthReward(Score):
@@ -302,13 +321,15 @@ def named_score(score: str | Score, **parameters: Any) -> Score:
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, Real) and isfinite(value)
+    return isinstance(value, Real) and bool(-inf < value < inf)  # type: ignore[operator]
 
 
 def nonnegative(name: str, value: float) -> float:
     """Return `value`, or raise ValueError if it is not a number of at least 0."""
     if not (is_number(value) and value >= 0):
         raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
+    if value > LARGEST:
+        raise ValueError(f"{name} must be at most {LARGEST:g}, got {value!r:.40}")
     return value
 
 

@@ -256,7 +256,7 @@ class Decoding:
 
     def _limit(self, length: int) -> int | None:
         if isinstance(self.max_length, str):
-            if not re.fullmatch(r"(\d+\.?\d*|\.\d+)x", self.max_length, re.ASCII):
+            if not re.fullmatch(r"(\d{1,9}(\.\d*)?|\.\d+)x", self.max_length, re.ASCII):
                 raise ValueError(f"max_length is a number, or a multiple of |x| such as '2x', got {self.max_length!r}")
             return max(1, ceil(float(self.max_length[:-1]) * length))
         if not callable(self.max_length):

@@ -19,7 +19,7 @@ from .engine.user_model import UserModel
 from .models import Model, Query, Scored, as_model
 from .models.score_arrays import as_float64
 from .scoring import Score, log_softmax
-from .search import ROUNDING, TOLERANCE, BrokenLaw, Context
+from .search import ROUNDING, TOLERANCE, BrokenLaw, Context, exceeds
 
 Prefix = tuple[int, ...]
 
@@ -181,14 +181,14 @@ def check_score(score: Score, *, n_max: int = 12, source_length: int = 6, tolera
             _check_final(score, values, length, context, tolerance)
         for length in range(limit):
             for value in values:
-                _check_bound(score, value, length, context, tolerance)
+                _check_bound(score, value, [each for each in values if each <= value], length, context, tolerance)
         for value in values:
             _check_claims(score, value, context, tolerance)
 
 
 def _exceeds(a: float, b: float, tolerance: float) -> bool:
     """Whether a > b by more than rounding; NaN always does."""
-    return isnan(a) or isnan(b) or (b < inf and a > b + tolerance * (1 + abs(b)))
+    return isnan(a) or isnan(b) or exceeds(a, b, tolerance)
 
 
 def _check_increments(score: Score, rng: random.Random, tolerance: float) -> None:
@@ -212,7 +212,12 @@ def _increments(score: Score, rng: random.Random) -> Iterator[tuple[list[float],
             known = {"aux": aux} if "language_model" in score.needs else {}
             if "language_model_past" in score.needs:
                 known["past"] = numpy.array([-rng.expovariate(0.2)])
-            yield logprobs.tolist(), score.increment(logprobs, **known).tolist()
+            increments = score.increment(logprobs, **known)
+            if getattr(increments, "shape", None) != logprobs.shape:
+                raise AssertionError(
+                    f"{score.name}: `increment` returns a number for each token, but it returned {increments!r:.60}"
+                )
+            yield logprobs.tolist(), increments.tolist()
 
 
 def _check_ending(score: Score, rng: random.Random, tolerance: float) -> None:
@@ -229,6 +234,9 @@ def _check_ending(score: Score, rng: random.Random, tolerance: float) -> None:
 def _check_final(score: Score, values: Sequence[float], length: int, context: Context, tolerance: float) -> None:
     for lower, higher in pairwise(values):
         a, b = score.final(lower, length, context), score.final(higher, length, context)
+        _check_number(f"{score.name}.final", a)
+        if inf in (a, b):
+            raise AssertionError(f"{score.name}: `final` is not infinitely good, but at length {length} it is inf")
         if _exceeds(a, b, tolerance):
             raise AssertionError(
                 f"{score.name}: `final` never falls when the value rises, but at length {length} (n_max {context.n_max}) "
@@ -241,8 +249,14 @@ def _check_final(score: Score, values: Sequence[float], length: int, context: Co
             )
 
 
-def _check_bound(score: Score, value: float, length: int, context: Context, tolerance: float) -> None:
+def _check_number(name: str, found: Any) -> None:
+    if not hasattr(found, "__float__"):
+        raise AssertionError(f"{name}: it must return a number, but it returned {found!r:.60}")
+
+
+def _check_bound(score: Score, value: float, lower: Sequence[float], length: int, context: Context, tolerance: float) -> None:
     bound = score.bound(value, length, context)
+    _check_number(f"{score.name}.bound", bound)
     this = f"a hypothesis of value {value:.6g} and length {length} (n_max {context.n_max}) has bound {bound:.6g}"
     for longer in range(length + 1, context.n_max + 1):
         final = score.final(value, longer, context)
@@ -252,11 +266,11 @@ def _check_bound(score: Score, value: float, length: int, context: Context, tole
                 f"and at length {longer} it can be worth {final:.6g}"
             )
     if length + 1 < context.n_max:
-        child = score.bound(value, length + 1, context)
-        if _exceeds(child, bound, tolerance):
-            raise AssertionError(
-                f"{score.name}: `bound` never rises along a path, but {this}, and one free token more {child:.6g}"
-            )
+        for below in reversed(lower):  # the value itself first
+            child = score.bound(below, length + 1, context)
+            if _exceeds(child, bound, tolerance):
+                token = "one free token" if below == value else f"one token of cost {value - below:.6g}"
+                raise AssertionError(f"{score.name}: `bound` never rises along a path, but {this}, and {token} more {child:.6g}")
 
 
 def _check_claims(score: Score, value: float, context: Context, tolerance: float) -> None:

@@ -260,6 +260,10 @@ class Reward(Score):
         return numpy.clip(coverage, 0, 1).sum(-1)
 
 
+def made(**methods):
+    return type("Made", (Score,), {"name": "made", **methods})()
+
+
 class NotANumber(Score):
     name = "nan"
 
@@ -284,6 +288,15 @@ class NotANumber(Score):
         (Zigzag(), r"zigzag: it claims to go one way, but .* rises at length 3, to .*, and falls at length 2"),
         (MoreThanItsValue(), r"more: it claims to be the value alone, but of value -.* it makes"),
         (Reward(), r"reward: what finishing adds is never positive, but coverage \[.*\] adds"),
+        (made(bound=lambda self, v, n, c: -inf), r"made: `bound` is not exceeded .* has bound -inf, and at length"),
+        (made(bound=lambda self, v, n, c: -v), r"made: `bound` never rises along a path, .* and one token of cost .* more"),
+        (made(bound=lambda self, v, n, c: None), r"made.bound: it must return a number, but it returned None"),
+        (made(final=lambda self, v, n, c: None), r"made.final: it must return a number, but it returned None"),
+        (made(final=lambda self, v, n, c: inf if n == 7 else v), r"made: `final` is not infinitely good, but at length 7"),
+        (
+            made(increment=lambda self, logprobs, aux=None: -1.0),
+            r"made: `increment` returns a number for each token, but .* -1\.0",
+        ),
         (NotANumber(), r"nan: `final` never falls when the value rises, but .* is worth nan"),
     ],
     ids=lambda value: value.name if isinstance(value, Score) else "",

@@ -8,10 +8,10 @@ from math import floor
 import pytest
 
 from bestfirst.scoring import Score
-from bestfirst.search import beam, best_first_beam
+from bestfirst.search import AnyOrderSearch, Context, RecordedSearch, Successors, Trace, beam, best_first_beam
 from scoring.references import step_synchronous
 from scoring.setups import SCORES, outcome, setup
-from toys import RULES, random_cases
+from toys import RULES, random_cases, random_toy, successors
 
 
 @pytest.mark.parametrize("finished", RULES)
@@ -84,3 +84,53 @@ def test_values_with_the_same_score_rank_by_their_tokens(strategy, cases, tally)
             mismatches += outcome(search) != reference.answers
     tally("exact best-first = beam search, equal scores of different values", searches, mismatches)
     assert mismatches == 0
+
+
+class Shifted(Coarse):
+    """Rises strictly with the value, which the search cannot know."""
+
+    def final(self, value, length, context):
+        return value - length
+
+
+@pytest.mark.parametrize("kind", [Coarse, Shifted])
+def test_few_successors_settle_which_rank_best_and_else_all_are_asked_for(kind, tally):
+    """All successors of every hypothesis would take a model with 6,001 tokens ten to thirty times as long."""
+    mismatches = searches = again = 0
+    for seed in range(60):
+        rng = random.Random(seed)
+        toy, k = random_toy(rng.choice(("flat", "peaked", "halfties")), 40, seed), rng.randint(1, 4)
+        case = (beam, best_first_beam)[seed % 2](k, "keep")
+        context = Context(n_max=4)
+        search = AnyOrderSearch(case, score=kind(), eos={0}, context=context, n=rng.randint(1, k))
+        search.ask_again()
+        while batch := search.frontier(rng.choice((1, 3))):
+            width = search.width
+            for y in batch:
+                full = successors(toy, y)
+                few = min(len(full.tokens), width)
+                again -= search.rows
+                search.commit(y, Successors(full.values[:few], full.tokens[:few]))
+                again += search.rows - 1
+                assert kind is Coarse or not y.length or width <= k + 2
+        found = step_synchronous(toy, kind(), context, k=k, n=search.n, finished="keep")
+        searches += 1
+        mismatches += outcome(search) != found.answers
+        assert search.result().exact
+    tally("exact best-first = beam search, few successors at first", searches, mismatches)
+    assert mismatches == 0
+    assert (again < 0) == (kind is Coarse)  # rows are counted once
+
+
+def test_a_recording_of_a_search_that_asks_for_all_successors_can_be_replayed():
+    toy, trace = random_toy("peaked", 4, 0), Trace()
+
+    def search(**settings):
+        return AnyOrderSearch(best_first_beam(2, "keep"), score=Coarse(), eos={0}, context=Context(n_max=4), **settings)
+
+    recorded = RecordedSearch(search())
+    while batch := recorded.frontier(3):
+        for y in batch:
+            recorded.commit(y, successors(toy, y))
+    recorded.replay(search(trace=trace))
+    assert trace.events

@@ -10,7 +10,7 @@ from math import exp, inf, log, nan
 import numpy
 import pytest
 
-from bestfirst import BrokenLaw, FunctionModel, Score, decode
+from bestfirst import BrokenLaw, Decoding, FunctionModel, Score, decode
 from bestfirst.scoring import (
     GNMT,
     SCORES,
@@ -160,6 +160,39 @@ def test_a_score_that_wrongly_claims_monotonicity_raises_broken_law(score):
     assert decode(MODEL, [None], score=score, strategy="beam")[0].status == "complete", "the way out that the message names"
 
 
+def made(**methods):
+    return type("Made", (Score,), methods)()
+
+
+@pytest.mark.parametrize("strategy", ["beam", "best-first"])
+@pytest.mark.parametrize(
+    ("score", "message"),
+    [
+        (
+            made(bound=lambda self, v, n, c: nan),
+            r"Made\.bound of a hypothesis of value 0 and length 0 is nan; it must be a number",
+        ),
+        (made(bound=lambda self, v, n, c: None), r"Made\.bound .* is None; it must be a number"),
+        (made(final=lambda self, v, n, c: nan if n > 2 else v), r"Made\.bound .* length 0 is nan"),
+        (made(final=lambda self, v, n, c: None if n > 2 else v, monotonic=True), r"Made\.(final|bound) .* is None"),
+        (made(final=lambda self, v, n, c: inf), r"Made\.final of a hypothesis of value .* and length 1 is inf"),
+        (
+            made(increment=lambda self, logprobs, aux=None: None),
+            r"Made\.increment returned None for log-probabilities of shape \(",
+        ),
+        (made(increment=lambda self, logprobs, aux=None: logprobs[:1]), r"Made\.increment returned shape \(1,\) for log-prob"),
+    ],
+)
+def test_a_score_that_returns_no_numbers_is_named(score, message, strategy):
+    with pytest.raises(BrokenLaw, match=message):
+        decode(MODEL, [None], score=score, strategy=strategy, max_length=4)
+
+
+def test_a_bound_of_minus_infinity_is_broken_like_any_other():
+    with pytest.raises(BrokenLaw, match=r"above the bound -inf of its prefix \[\]"):
+        decode(MODEL, [None], score=made(bound=lambda self, v, n, c: -inf))
+
+
 def test_a_subclass_of_log_probability_may_override_final_and_bound():
     answer = decode(MODEL, [None], score=Squared())[0].hypotheses[0]
     assert answer.score == pytest.approx(-(answer.logprob**2))
@@ -233,6 +266,16 @@ def test_every_name_makes_its_score():
         (lambda: MutualInformation(LANGUAGE_MODEL, 0.1, 1.5), "epsilon must be above 0 and at most 1 .* got 1.5"),
         (lambda: MutualInformation(LANGUAGE_MODEL, 0.1, -0.5), "epsilon must be above 0 and at most 1 .* got -0.5"),
         (lambda: MutualInformation(LANGUAGE_MODEL, 0.1, nan), "epsilon must be above 0 and at most 1 .* got nan"),
+        (lambda: LengthReward(1e308), r"beta must be at most 1e\+09, got 1e\+308"),
+        (lambda: LengthReward(10**400), r"beta must be at most 1e\+09, got 10000"),
+        (lambda: LengthNormalized(-1e308), r"a length penalty must be from -1000 to 1000, got -1e\+308"),
+        (lambda: GNMT(10**400), "a length penalty must be from -1000 to 1000, got 10000"),
+        (lambda: LengthNormalized(600).norm(8), "a length penalty of 600 at 8 tokens is beyond what numbers hold"),
+        (lambda: LengthNormalized(-600).norm(8), "a length penalty of -600 at 8 tokens is beyond what numbers hold"),
+        (lambda: GNMT(1000.0).norm(50), r"a length penalty of 1000\.0 at 50 tokens is beyond what numbers hold"),
+        (lambda: LogProbability(1e300), r"temperature must be from 1e-09 to 1e\+09, got 1e\+300"),
+        (lambda: LogProbability(5e-324), r"temperature must be from 1e-09 to 1e\+09, got 5e-324"),
+        (lambda: Decoding(max_length="9" * 400 + "x"), "max_length is a number, or a multiple"),
         (lambda: Coverage(-0.5), "beta must be a number of at least 0, got -0.5"),
         (lambda: named_score("bleu"), "unknown score 'bleu'; choose from logprob, length-reward"),
         (lambda: named_score("length-reward"), "score 'length-reward' needs beta"),

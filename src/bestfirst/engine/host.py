@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ..drafting import MAX_DRAFT_TOKENS
-from ..search import Answer, Hypothesis, LevelSearch, Result, StrictSearch, Successors, certified
+from ..search import Answer, AnyOrderSearch, Hypothesis, LevelSearch, Result, StrictSearch, Successors, certified
 from ..settings import Budget, Decoding
 from .engine import Job, Running, Stats, check_compatible, item_of, set_text, text_tokens, without_tokens
 from .logits_processing import bounds_hold
@@ -97,6 +97,8 @@ class HostEngine:
 
     def _prepare(self, job: Job) -> Running:
         search = job.search(self.scorer)
+        if isinstance(search, AnyOrderSearch) and search.policy.by_score:
+            search.ask_again()
         return Running(job, search, drafts=None if self.drafting is None else self.drafting.start_for(job, search))
 
     def cancel(self, job: Job) -> None:

@@ -16,7 +16,7 @@ from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
 from .engine import garbage_collection
-from .scorer import NEEDED_PER_TOKEN, Scorer, ScoreState, check_same_vocabulary
+from .scorer import NEEDED_PER_TOKEN, Scorer, ScoreState, check_same_vocabulary, checked_increments
 from .user_model import ModelFailure, ScoresAfter, UserModel, invalid_scores, warn_of_probabilities
 
 State = tuple[Any, ScoreState]
@@ -228,7 +228,7 @@ class ModelScorer(Scorer):
             past["past"] = numpy.asarray([0.0 if y.parent is None else before.reached[y.token]])
             reached = past["past"] + aux
         with numpy.errstate(invalid="ignore"):  # -inf - -inf, for impossible tokens
-            values = numpy.where(logprobs == -inf, -inf, self.score.increment(logprobs, aux, **past))
+            values = numpy.where(logprobs == -inf, -inf, checked_increments(self.score, logprobs, aux, **past))
         if not (values < inf).all():
             token = int(numpy.argmin(values < inf))
             raise ValueError(

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..models import Source
 from ..scoring import Score
-from ..search import Hypothesis, Successors
+from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
 from .model_record import Ahead
 from .user_model import ModelFailure
@@ -33,6 +33,18 @@ def check_same_vocabulary(aux: Any, logprobs: Any) -> None:
     if aux.shape[-1] != logprobs.shape[-1]:
         sizes = f"the language model's vocabulary has {aux.shape[-1]} tokens, the model's {logprobs.shape[-1]}"
         raise ValueError(f"{sizes}: they must be the same")
+
+
+def checked_increments(score: Score, logprobs: Any, *aux: Any, **past: Any) -> Any:
+    """The score's increments; BrokenLaw unless there is one for each of `logprobs`."""
+    found = score.increment(logprobs, *aux, **past)
+    if getattr(found, "shape", None) != logprobs.shape:
+        what = f"shape {tuple(found.shape)}" if hasattr(found, "shape") else f"{found!r:.40}"
+        name = f"{type(score).__name__}.increment"
+        raise BrokenLaw(
+            f"{name} returned {what} for log-probabilities of shape {tuple(logprobs.shape)}; return one number for each"
+        )
+    return found
 
 
 class Scorer(ABC):

@@ -23,7 +23,7 @@ from ..settings import Budget
 from .cached_model import CachedModel, step_of
 from .model_record import record_of
 from .runner import Row, Runner, Sentence, all_exclusive
-from .scorer import Scorer, ScoreState, check_same_vocabulary
+from .scorer import Scorer, ScoreState, check_same_vocabulary, checked_increments
 
 MAX_LIST = 128  # longest row of successors that is kept as a list
 
@@ -155,7 +155,7 @@ class TreeScorer(Scorer):
 
     def _increments(self, batch: Sequence[Hypothesis], logprobs: Any) -> Any:
         if self.language_model is None:
-            return self.score.increment(logprobs)
+            return checked_increments(self.score, logprobs)
         before: list[ScoreState] = [_parent_state(y)[2] for y in batch]
         queries = [Query(each.language_model, y.tokens) for y, each in zip(batch, before, strict=True)]
         logits, states = self.language_model.step(queries)
@@ -168,7 +168,7 @@ class TreeScorer(Scorer):
             reached = past["past"] + aux
         for y, state, sums_after in zip(batch, states, reached, strict=True):
             y.state = (*y.state[:2], ScoreState(state, sums_after))
-        increments = self.score.increment(logprobs, aux, **past)
+        increments = checked_increments(self.score, logprobs, aux, **past)
         increments[logprobs == -inf] = -inf
         return increments
 

@@ -9,7 +9,7 @@ from .any_order import AnyOrderSearch
 from .diverse_groups import Groups
 from .hypothesis import Context, Hypothesis, Key, Successors
 from .level import LevelSearch
-from .policy import ROUNDING, TOLERANCE, BrokenLaw
+from .policy import ROUNDING, TOLERANCE, BrokenLaw, exceeds
 from .result import Answer, Result, Status
 from .score import Score
 from .search import Search, certified
@@ -43,5 +43,5 @@ __all__ = [
     "LevelStop", "NeverStop", "OptimalStop", "Order", "Patience", "RecordedSearch", "Result", "Score", "Search",
     "ShortestFirst", "Status", "StepSearch", "Stop", "Strategy", "StrictSearch", "Successors", "TopFinished", "Trace",
     "Unreachable", "a_star", "a_star_beam", "beam", "best_first", "best_first_beam", "breadth_first", "by_method",
-    "certified", "check_settings", "greedy",
+    "certified", "check_settings", "exceeds", "greedy",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ falls off are discarded. `docs/algorithm.md` has the proof; `tests/search/` has 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from math import inf
 
@@ -155,7 +156,10 @@ class AnyOrderSearch(SearchTree):
         if self.policy.strict_values:
             self._check_strict(y, successors)
         if self.policy.by_score:
-            successors = self._by_score(y, successors)
+            ranked = self._by_score(y, successors)
+            if ranked is None:
+                return  # it stays open: `frontier` returns it again
+            successors = ranked
         y.successors = successors
         y.children = {}
         self.rows += 1
@@ -170,11 +174,32 @@ class AnyOrderSearch(SearchTree):
         if self.strategy.queue_capacity is not None:
             self._evict(self.strategy.queue_capacity)
 
-    def _by_score(self, y: Hypothesis, successors: Successors) -> Successors:
-        """The successors in the order in which beams rank them."""
+    def ask_again(self) -> None:
+        """Ask for few successors, although of equal scores tokens choose; for all once those leave open which are the k best.
+
+        For a driver that scores a hypothesis a second time when `frontier` returns it again. `width` may change with each commit.
+        """
+        self._asks_again = self.strategy.queue_capacity is None and self.few < inf
+
+    def _by_score(self, y: Hypothesis, successors: Successors) -> Successors | None:
+        """The successors in the order in which beams rank them; None if some that were not asked for may be among the k best."""
         values, tokens, logprobs, ending = successors
-        scores = [self.score.final(y.value + value, y.length + 1, self.context) for value in values]
-        order = sorted(range(len(tokens)), key=lambda j: (-scores[j], tokens[j]))
+        k, end = self.strategy.k, len(values)
+
+        def cost(j: int) -> float:
+            return -self.score.final(y.value + values[j], y.length + 1, self.context)
+
+        if self._asks_again:
+            if y is self.root:
+                self.width = self.few  # of the root all were asked for: a scorer reads its state, and overwrites it
+            if end > k:
+                end = bisect_right(range(end), cost(int(k) - 1), lo=int(k), key=cost)  # those after it rank after k others
+                if end == len(values) and y is not self.root and y not in self._asked_again:
+                    self.width = inf
+                    self._asked_again.add(y)
+                    return None
+        costs = [cost(j) for j in range(end)]
+        order = sorted(range(end), key=lambda j: (costs[j], tokens[j]))
         logprobs = None if logprobs is None else [logprobs[j] for j in order]
         return Successors([values[j] for j in order], [tokens[j] for j in order], logprobs, ending)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .agenda import by_key
 from .hypothesis import Hypothesis, Successors, logprob_of
-from .policy import TOLERANCE, AskedSearch, BrokenLaw, clamp_rounding
+from .policy import AskedSearch, BrokenLaw, clamp_rounding, exceeds
 from .result import Answer, Result
 from .stops import Patience
 from .table_1 import Strategy
@@ -155,7 +155,7 @@ class LevelSearch(AskedSearch):
     def _child(self, each: Candidate, finished: bool) -> Hypothesis:
         cost, _, token, parent, j = each
         y = self.set_scores(Hypothesis(parent, token, -cost, logprob_of(parent, j), finished))
-        if self.policy.relies_on_bound and max(y.worth, y.bound) > parent.bound + TOLERANCE * (1 + abs(parent.bound)):
+        if self.policy.relies_on_bound and exceeds(max(y.worth, y.bound), parent.bound):
             raise BrokenLaw.above_bound(parent, token, max(y.worth, y.bound), y.logprob - parent.logprob)
         if finished:
             y.worth += parent.successors.ending  # type: ignore[union-attr]

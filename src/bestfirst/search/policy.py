@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from math import inf
+from numbers import Real
 from typing import TYPE_CHECKING
 
 from .hypothesis import Context, Hypothesis, Successors
@@ -26,6 +27,11 @@ def clamp_rounding(successors: Successors) -> Successors:
     if not values or not 0 < values[0] <= ROUNDING:
         return successors
     return successors._replace(values=[min(value, 0.0) for value in values])
+
+
+def exceeds(reach: float, bound: float, tolerance: float = TOLERANCE) -> bool:
+    """Whether `reach` is above `bound` by more than rounding; either may be infinite."""
+    return reach > bound + tolerance * (1 + min(abs(reach), abs(bound)))
 
 
 class BrokenLaw(ValueError):
@@ -128,9 +134,21 @@ class AskedSearch:
         """Set `worth` and `bound` of `y` by the score, and return `y`."""
         y.worth = y.bound = y.value
         if not self.score.value_only:
-            y.worth = self.score.final(y.value, y.length, self.context) if y.length else y.value
-            y.bound = self.score.bound(y.value, y.length, self.context) if y.length < self.context.n_max else -inf
+            y.worth, y.bound = self.scores_of(y.value, y.length)
         return y
+
+    def scores_of(self, value: float, length: int) -> tuple[float, float]:
+        """The score and the bound of a hypothesis. Raises BrokenLaw if one is no number, or the score is infinitely good."""
+        worth = self.score.final(value, length, self.context) if length else value
+        bound = self.score.bound(value, length, self.context) if length < self.context.n_max else -inf
+        try:
+            if worth < inf and bound <= inf:  # false of NaN
+                return worth, bound
+        except TypeError:  # of None, a text
+            pass
+        name, found = ("bound", bound) if isinstance(worth, Real) and worth < inf else ("final", worth)
+        of = f"{type(self.score).__name__}.{name} of a hypothesis of value {value:.6g} and length {length}"
+        raise BrokenLaw(f"{of} is {found!r:.60}; it must be a number")
 
     def checked_successors(self, y: Hypothesis, successors: Successors) -> Successors:
         """The successors of `y`, with rounding corrected. Raises BrokenLaw if values rise: bounds rely on it."""

@@ -55,7 +55,8 @@ class Score:
         """The best `final` of any longer continuation. This default is right for every score, by trying every length."""
         if self.monotonic:
             return self.final(value, length + 1, context)
-        return max(self.final(value, longer, context) for longer in range(length + 1, context.n_max + 1))
+        finals = [self.final(value, longer, context) for longer in range(length + 1, context.n_max + 1)]
+        return sum(finals) if any(final != final for final in finals) else max(finals)  # `max` would lose a NaN
 
     def ending(self, coverage: Any) -> Any:
         """What finishing adds to the score, never positive. Called only for a score that needs attention; `coverage` (...,

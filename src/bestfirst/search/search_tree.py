@@ -9,7 +9,7 @@ from typing import Any
 
 from .agenda import Agenda, Beam, by_key
 from .hypothesis import Hypothesis, logprob_of
-from .policy import TOLERANCE, AskedSearch, BrokenLaw
+from .policy import AskedSearch, BrokenLaw, exceeds
 from .table_1 import Strategy
 from .trace import Event, Trace
 
@@ -41,9 +41,13 @@ class SearchTree(AskedSearch):
             self.width *= 8  # any number of tokens may end an output; 8 times as many is a guess
         # A heuristic may rank children in another order than their values do, so it must see all of them.
         by_value = strategy.heuristic is None or getattr(strategy.heuristic, "by_value", False)
-        # With `merge`, any number may be refused for others of the same state; of equal scores, tokens choose among all.
-        if not by_value or merge is not None or self.policy.by_score:
+        if not by_value or merge is not None:  # with `merge`, any number may be refused for others of the same state
             self.width = inf
+        if self.policy.by_score:  # of equal scores tokens choose among all; so many settle it if those after the k-th score less
+            self.few = self.width + 1 if ends is None else inf
+            self.width = inf
+        self._asks_again = False
+        self._asked_again: set[Hypothesis] = set()  # hypotheses whose few successors left open which are the k best
         self._frontier: list[Hypothesis] = []  # the last frontier: removed from the queue, perhaps not scored
         self._pruned: list[Hypothesis] = []  # open and hopeless: removed from the queue, for now
         self._demoted: list[Hypothesis] = []  # queued by what they can attain, which is less than their bound
@@ -74,9 +78,7 @@ class SearchTree(AskedSearch):
             return  # its siblings are no better, so they would not enter either
         reach = value
         if self.policy.lazy and not self.score.value_only:  # not lazy: created at once, wherever its cursor stands
-            reach = self.score.final(value, beam.length, self.context)
-            if beam.length < self.context.n_max:
-                reach = max(reach, self.score.bound(value, beam.length, self.context))
+            reach = max(self.scores_of(value, beam.length))
         self.agenda.defer(y, j, self.strategy.order.cursor(beam.length, value, reach))
 
     def _make_child(self, beam: Beam) -> None:
@@ -122,7 +124,7 @@ class SearchTree(AskedSearch):
             child = y.children[j] = self._set_keys(Hypothesis(y, token, y.value + values[j], logprob, finished))
             if self.merge is not None and not finished:
                 child.state_key = self.merge(child.tokens)
-            if child.reach > y.bound + TOLERANCE * (1 + abs(y.bound)):
+            if exceeds(child.reach, y.bound):
                 self.bound_holds = False  # beam search goes on, but no longer stops by bounds
                 if self.policy.relies_on_bound:
                     raise BrokenLaw.above_bound(y, token, child.reach, logprob - y.logprob)

@@ -127,7 +127,8 @@ class RecordedSearch:
 
     def replay(self, search: Search) -> None:
         """Drive another search of the same input in strict order from the kept successors, for its trace. No model calls."""
-        width = int(self.search.width)  # the model may have returned more, for other searches of the batch
+        # The model may have returned more, for other searches of the batch.
+        width = None if self.search.width == inf else int(self.search.width)
         while needed := search.frontier(1):
             values, tokens, logprobs, ending = self._successors[needed[0].tokens]
             search.commit(needed[0], Successors(values[:width], tokens[:width], logprobs and logprobs[:width], ending))
