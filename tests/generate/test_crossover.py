@@ -114,14 +114,17 @@ def test_the_measurement_has_the_same_settings_and_calls_no_user_code(what, time
     ("seconds", "longest", "expected"),
     [
         # of the first token, then of eight tokens, by generate and here; the second of three turns is the best
-        ((4.0, 1.0, 11.0, 8.0), 8, 1.0),  # gain from a long prompt alone: the later tokens decide
-        ((4.0, 4.0, 11.0, 7.5), 8, 11 / 7.5),  # gain from later tokens, prompt equal: the whole decides
-        ((4.0, 4.0, 11.0, 7.5), 701, 704 / 354),
+        ((4.0, 1.0, 11.0, 8.0), 8, 11 / 8),  # gain from a long prompt alone, which is the whole of it for eight tokens
+        ((4.0, 1.0, 11.0, 8.0), 701, 704 / 701),  # but not for 701
+        ((4.0, 4.0, 11.0, 7.5), 8, 11 / 7.5),  # gain from later tokens
+        ((4.0, 4.0, 11.0, 7.5), 701, 11 / 7.5),  # outputs may end early
         ((4.0, 1.0, 4.0, 1.0), 1, 4.0),
     ],
 )
 @pytest.mark.parametrize("most_seconds", [inf, 0.5])
-def test_speed_ratio_is_the_smaller_of_the_whole_call_and_of_later_tokens(seconds, longest, expected, most_seconds, monkeypatch):
+def test_speed_ratio_is_the_smaller_of_the_first_tokens_and_the_longest_output(
+    seconds, longest, expected, most_seconds, monkeypatch
+):
     clock, many = [0.0], min(8, longest)
     took = dict(zip([("theirs", 1), ("ours", 1), ("theirs", many), ("ours", many)], seconds, strict=True))
     turns = []

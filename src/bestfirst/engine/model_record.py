@@ -98,6 +98,7 @@ class ModelRecord:
 
     agreed: dict[Any, bool] = field(default_factory=dict)  # by decoder step: whether it agrees with the model
     tried: Any = None  # fingerprint of the model structure that `agreed` is about
+    unshared: str | None = None  # why no hypotheses can share keys and values, as `tried`
     step: Any = None  # the last decode's decoder step, except one that refers to the model: its `TransformersModel` keeps that
     ratios: dict[Any, float] = field(default_factory=dict)  # by settings: time of `generate`'s own loop over ours
     budget: Budget | None = None  # the measured row budget

@@ -18,6 +18,7 @@ from ..engine.logits_edits import NOTHING, Edits
 from ..engine.logits_processing import never_rise
 from ..engine.model_record import record_of
 from ..engine.steps import checksum
+from ..engine.steps.step_choice import known_unshared
 from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
 from .inputs import Inputs, PreparedModel
@@ -81,13 +82,17 @@ class Call:
         device = self.may_fall_back and self.model.on_gpu
         if self.model.on_gpu and (why := self._reason_for_host()) is not None and device:
             raise OwnLoop(why)
+        if self.may_fall_back and (why := known_unshared(self.model)) is not None:
+            raise OwnLoop(why)
         try:
             hook = None if self._hook is None else adapt
             engine = engine_for(self.model, decoding, hook, edited=bool(self._edits), device=device, alone=len(self.inputs) == 1)
         except ValueError as error:
             raise OwnLoop(error) if self.may_fall_back else error from error
         if self.may_fall_back and not engine.shares_context:
-            raise OwnLoop(f"{type(self.model.model).__name__} cannot share keys and values between hypotheses")
+            why = f"{type(self.model.model).__name__} cannot share keys and values between hypotheses"
+            record_of(self.model).unshared = why
+            raise OwnLoop(why)
         results: dict[int, Result] = {}
         begun = perf_counter()
         try:

@@ -44,12 +44,11 @@ Generate = Callable[[int], Any]
 
 
 def speed_ratio(theirs: Generate, ours: Generate, longest: int, tokens: int = TOKENS) -> float:
-    """The time of `theirs` over that of `ours`, estimated from the first `tokens`: the smaller of the ratios for `longest` tokens
-    and for each token after the first.
+    """The time of `theirs` over that of `ours`: the smaller of the ratios for the first `tokens` and for `longest`, extrapolated.
 
     Each time is the best of some turns, more where the ratio is unclear, in CPU time of this thread, so that other work on the
-    machine does not count. The first token is treated apart because it includes the prefill, which runs once here and k times in
-    `generate`: a long prompt would hide the time of the other tokens.
+    machine does not count. The first token is measured by itself because it includes the prefill, which runs once here and k
+    times in `generate`: the other tokens tell what a longer output takes.
     """
     many, ratio, start = min(tokens, longest), 1.0, thread_time()
     best = {(run, count): float("inf") for count in (1, many) for run in (theirs, ours)}
@@ -66,11 +65,11 @@ def speed_ratio(theirs: Generate, ours: Generate, longest: int, tokens: int = TO
 
 def _smaller_ratio(times: list[tuple[float, float]], many: int, longest: int) -> float:
     """See `speed_ratio`; `times`: of one token and of `many`, by `generate` and here."""
-    rest = [most - first for first, most in times]
-    if min(rest) <= 0:
-        return times[0][1] / times[1][1]
-    whole = [first + each * (longest - 1) / (many - 1) for (first, _), each in zip(times, rest, strict=True)]
-    return min(rest[0] / rest[1], whole[0] / whole[1])
+    measured = times[0][1] / times[1][1]
+    if many == longest:
+        return measured
+    whole = [first + (most - first) * (longest - 1) / (many - 1) for first, most in times]
+    return min(measured, whole[0] / whole[1]) if min(whole) > 0 else measured
 
 
 measure: Callable[[Generate, Generate, int, int], float] = speed_ratio
@@ -86,8 +85,9 @@ def ratio(call: Call, bounded: bool, input_ids: torch.Tensor, model_kwargs: dict
     processors = LogitsProcessorList(each for each in call.processors if _safe_to_repeat(each))
     kinds = tuple(type(each) for each in processors)
     recorded = bool(config.return_dict_in_generate and config.output_scores)
-    length = min(MORE_TOKENS, call.limits.n_max).bit_length()  # calls of similar lengths share a measurement
-    key = config.num_beams, config.early_stopping is True, bounded, n, length, kinds, bool(call.limits.others), recorded
+    # Calls of similar inputs and lengths share a measurement: of long prompts the prefill counts, of long outputs the rest.
+    similar = max(call.inputs.lengths[:n]).bit_length() // 2, min(MORE_TOKENS, call.limits.n_max).bit_length()
+    key = config.num_beams, config.early_stopping is True, bounded, n, similar, kinds, bool(call.limits.others), recorded
     ratios = record_of(call.model).ratios
     if key not in ratios:
         measured = float("inf")

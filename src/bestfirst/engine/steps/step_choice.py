@@ -34,15 +34,27 @@ def step_for(model: TransformersModel) -> DecoderStep:
     kept = shared.step or model.step
     if kept is not None and kept[0].holds(model.modules):
         return kept[1]
-    fingerprint = Fingerprint(model.modules)
-    if shared.tried != fingerprint.outline():
+    fingerprint, outline = Fingerprint(model.modules), outline_of(model.modules)
+    if shared.tried != outline:
         shared.agreed.clear()  # the model was rebuilt: verdicts on its former modules do not count
         shared.ratios.clear()
-        shared.tried = fingerprint.outline()
+        shared.unshared = None
+        shared.tried = outline
     step = choose(model, shared.agreed)
     shared.step = model.step = None
     (model if step.holds_model else shared).step = (fingerprint, step)
     return step
+
+
+def outline_of(modules: Modules) -> list[Any]:
+    """The ids of a model's parts, which keep none of them alive."""
+    return [(kind, *map(id, own)) for kind, *own in modules.parts]
+
+
+def known_unshared(model: TransformersModel) -> str | None:
+    """Why hypotheses of this model cannot share keys and values, if an earlier call has found that."""
+    shared = record_of(model)
+    return shared.unshared if shared.unshared is not None and shared.tried == outline_of(model.modules) else None
 
 
 class Fingerprint:
@@ -76,10 +88,6 @@ class Fingerprint:
 
     def _same_parts(self, modules: Modules) -> bool:
         return modules.parts == self.parts and self._read_versions(modules) == self._versions
-
-    def outline(self) -> list[Any]:
-        """The ids of its parts, which keep none of them alive."""
-        return [(kind, *map(id, own)) for kind, *own in self.parts]
 
     def _read_versions(self, modules: Modules) -> list[tuple[int, int]]:
         return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in modules.weights]
