@@ -10,9 +10,10 @@ import torch
 import bestfirst
 from bestfirst.engine.model_record import record_of
 from bestfirst.engine.steps.t5 import FusedT5
-from bestfirst.integrations import crossover
+from bestfirst.integrations import call, crossover
 from engine.builders import ARCHITECTURES
 from generate.differences import padded
+from generate.tiny import tiny
 
 
 @pytest.mark.parametrize("name", ["t5", "gpt2", "mt5"])
@@ -161,3 +162,22 @@ def test_a_repetition_penalty_for_more_inputs_than_are_measured(k, monkeypatch):
     ours = model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats)
     assert torch.equal(ours, model.generate(**batch, **asked))
     assert (stats.engine, ran) == ("generate", [True])
+
+
+def test_that_no_step_shares_keys_is_found_once_for_each_structure_of_a_model(monkeypatch):
+    model, made, engine_for = tiny("BloomForCausalLM"), [], call.engine_for
+    monkeypatch.setattr(call, "engine_for", lambda *given, **more: made.append(given) or engine_for(*given, **more))
+    asked = {"input_ids": torch.tensor([[5, 6, 7]]), "num_beams": 3, "max_new_tokens": 4}
+
+    def run():
+        stats = bestfirst.Stats()
+        ours = model.generate(**asked, custom_generate=bestfirst.generate, stats=stats)
+        assert torch.equal(ours, model.generate(**asked))
+        assert (stats.engine, "cannot share keys and values" in stats.search) == ("generate", True)
+
+    run()
+    run()
+    assert len(made) == 1
+    model.transformer.h[0].mlp.dropout = torch.nn.Identity()
+    run()
+    assert len(made) == 2

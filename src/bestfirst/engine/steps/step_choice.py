@@ -52,9 +52,10 @@ def outline_of(modules: Modules) -> list[Any]:
 
 
 def known_unshared(model: TransformersModel) -> str | None:
-    """Why hypotheses of this model cannot share keys and values, if an earlier call has found that."""
+    """Why no step on the host can share keys and values between hypotheses of this model, if an earlier call has found that."""
     shared = record_of(model)
-    return shared.unshared if shared.unshared is not None and shared.tried == outline_of(model.modules) else None
+    known = shared.unshared is not None and not model.on_gpu and shared.tried == outline_of(model.modules)
+    return shared.unshared if known else None
 
 
 class Fingerprint:
