@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Any
 
 from ..engine import Engine, Job, Stats, engine_for, no_garbage_collection
-from ..models import Model, Source
+from ..models import Model
 from ..search import Answer, RecordedSearch, Result, Trace
 from ..settings import Decoding
 from .fair_share import FairShare, Use
@@ -239,8 +239,8 @@ class EngineThread:
         while len(jobs) < most and waiting and lacking is None:
             index = waiting[0]
             job = self._next_job(work, index)
-            if type(job) is not Job:
-                self._emit_done(work, waiting.popleft(), job)  # type: ignore[arg-type]
+            if isinstance(job, Result):
+                self._emit_done(work, waiting.popleft(), job)
                 most -= 1
                 continue
             if job.decoding is not settings:  # nearly always those of the text before
@@ -265,8 +265,8 @@ class EngineThread:
         if source is None:
             self._read_ahead(work)
             source = work.sources[index]
-        if type(source) is not Source:
-            return source  # type: ignore[return-value]
+        if isinstance(source, Result):
+            return source
         try:
             job = Job(index, source, work.texts[index][1])
         except ValueError as error:
