@@ -20,6 +20,7 @@ import bestfirst
 from bestfirst import Stats
 from engine.builders import ARCHITECTURES, peaked
 from generate.differences import both, compare, padded
+from generate.tiny import tiny
 
 LLAMA, MARIAN = ARCHITECTURES["llama"], ARCHITECTURES["marian"]
 SETTINGS = {"num_beams": 3, "max_new_tokens": 6}
@@ -268,3 +269,58 @@ def test_own_loop_runs_greedy_search_with_a_criterion_but_no_eos(small):
     batch = {"input_ids": torch.arange(4, 20).view(2, 8)}
     asked = {"num_beams": 1, "stopping_criteria": [Ends()], "pad_token_id": 0, "max_new_tokens": 12}
     check_own_loop_runs(model, batch, "without an EOS", **asked)
+
+
+def _stored(model):
+    """All tensors that a model's modules hold, of parameters, buffers and attributes."""
+    for module in model.modules():
+        for held in (vars(module), module._buffers, module._parameters):
+            yield from (value for value in held.values() if isinstance(value, torch.Tensor))
+
+
+def _dynamic_rope():
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0}
+    return tiny("LlamaForCausalLM", max_position_embeddings=8, rope_parameters=rope)
+
+
+@pytest.mark.parametrize("k", [1, 3])
+@pytest.mark.parametrize("build", [lambda: tiny("BloomForCausalLM"), lambda: tiny("MambaForCausalLM"), _dynamic_rope])
+def test_what_the_own_loop_leaves_can_be_trained_with(build, k):
+    """It runs in inference mode; neither its tokens nor what the model stored meanwhile may show that."""
+    model, stats = build(), bestfirst.Stats()
+    prompt = torch.tensor([[5, 6, 7, 9]])
+    asked = {"input_ids": prompt, "num_beams": k, "max_new_tokens": 12}
+    for _ in range(2):
+        ours = model.generate(**asked, custom_generate=bestfirst.generate, stats=stats)
+        assert torch.equal(ours, model.generate(**asked))
+        assert stats.engine == "generate"
+    assert not ours.is_inference()
+    assert not any(tensor.is_inference() for tensor in _stored(model))
+    model.train()(ours.clone(), labels=ours).loss.backward()
+    assert all(weight.grad is not None for weight in model.get_input_embeddings().parameters())
+
+
+HELD = {
+    "a cache": lambda seen: {"past_key_values": seen},
+    "scores": lambda seen: {"return_dict_in_generate": True, "output_scores": True},
+    "a criterion": lambda seen: {
+        "stopping_criteria": [lambda ids, scores, **_: seen.append(ids) or torch.zeros(len(ids), dtype=torch.bool)]
+    },
+    "a processor": lambda seen: {"logits_processor": [lambda ids, scores: seen.append(scores) or scores]},
+    "a static cache": lambda seen: {"cache_implementation": "static"},
+}
+
+
+@pytest.mark.parametrize("held", HELD)
+def test_what_others_hold_is_not_made_in_inference_mode(held):
+    model = tiny("BloomForCausalLM")
+    cache = DynamicCache(config=model.config)
+    seen = cache if held == "a cache" else []
+    asked = {"input_ids": torch.tensor([[5, 6, 7, 9]]), "num_beams": 2, "max_new_tokens": 4, **HELD[held](seen)}
+    stats = bestfirst.Stats()
+    output = model.generate(**asked, custom_generate=bestfirst.generate, stats=stats)
+    assert stats.engine == "generate"
+    tensors = [layer.keys for layer in cache.layers] if held == "a cache" else seen
+    tensors = [*tensors, *getattr(output, "scores", ()), getattr(output, "sequences", output), *_stored(model)]
+    assert held in ("scores", "a static cache") or len(tensors) > 1
+    assert not any(tensor.is_inference() for tensor in tensors)

@@ -118,3 +118,8 @@ def record_of(model: Model) -> ModelRecord:
     """The record of this model's weights; int8 models have one of their own."""
     by_precision = _records.setdefault(model.known_as, {})
     return by_precision.get(model.eight_bits) or by_precision.setdefault(model.eight_bits, ModelRecord())
+
+
+def known_record(known_as: Any) -> ModelRecord | None:
+    """The record of what a model is known as (`Model.known_as`), in its own precision; None if it has none yet."""
+    return _records.get(known_as, {}).get(False)

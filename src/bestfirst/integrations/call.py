@@ -18,7 +18,6 @@ from ..engine.logits_edits import NOTHING, Edits
 from ..engine.logits_processing import never_rise
 from ..engine.model_record import record_of
 from ..engine.steps import checksum
-from ..engine.steps.step_choice import known_unshared
 from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
 from .inputs import Inputs, PreparedModel
@@ -81,8 +80,6 @@ class Call:
         decoding = Decoding(plan, nbest=self.config.num_return_sequences, accept_truncated=True, **self.settings)
         device = self.may_fall_back and self.model.on_gpu
         if self.model.on_gpu and (why := self._reason_for_host()) is not None and device:
-            raise OwnLoop(why)
-        if self.may_fall_back and (why := known_unshared(self.model)) is not None:
             raise OwnLoop(why)
         try:
             hook = None if self._hook is None else adapt

@@ -9,24 +9,27 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
+from math import inf
 from time import thread_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
 
 from ..engine import Stats
-from ..engine.logits_processing import BIASES, FALLING, OF_ONE_CALL, THEIRS
-from ..engine.model_record import record_of
+from ..engine.model_record import known_record, record_of
 from ..engine.steps import checksum
-from ..engine.steps.step_choice import step_for
+from ..engine.steps.step_choice import outline_of, step_for
+from ..models.torch_modules import Modules
 from .call import Call
-from .deferred_encoder import with_encoder_output
+from .deferred_encoder import DeferredEncoderOutput, with_encoder_output
 from .inputs import PreparedModel
 from .limits import CallLimits
+from .own_loop import inference_mode, keeps_nothing, outside_inference_mode, safe_to_repeat
 from .parity import hugging_face_strategy
 from .processors import for_first_rows
 
@@ -51,7 +54,7 @@ def speed_ratio(theirs: Generate, ours: Generate, longest: int, tokens: int = TO
     times in `generate`: the other tokens tell what a longer output takes.
     """
     many, ratio, start = min(tokens, longest), 1.0, thread_time()
-    best = {(run, count): float("inf") for count in (1, many) for run in (theirs, ours)}
+    best = {(run, count): inf for count in (1, many) for run in (theirs, ours)}
     for turn in range(1, MOST_TURNS + 1):
         for run, count in best:
             begun = thread_time()
@@ -76,36 +79,71 @@ measure: Callable[[Generate, Generate, int, int], float] = speed_ratio
 """The function that times the two; tests replace it with one that does not depend on a clock."""
 
 
-def ratio(call: Call, bounded: bool, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> float:
-    """`generate`'s time over ours for such inputs and settings, measured once for each model and combination of settings.
+class CallKind(NamedTuple):
+    """What calls with one measurement have in common: similar lengths (of long prompts the prefill counts, of long outputs the
+    rest), and settings of the same kind. Read from the arguments alone, so that a call that is known to be faster by `generate`'s
+    own loop loses no time."""
+
+    beams: int
+    early_stopping: bool
+    bounded: bool
+    inputs: int
+    prompt: int
+    output: int
+    processors: tuple[type, ...]
+    criteria: bool
+    recorded: bool
+
+    @classmethod
+    def of(
+        cls, config: Any, limits: CallLimits, bounded: bool, processors: Sequence[Any], input_ids: torch.Tensor, encoded: Any
+    ) -> CallKind:
+        """The kind of a call with these arguments of `generate`; `encoded`: its encoder output, or what stands for it."""
+        read = encoded.ids if isinstance(encoded, DeferredEncoderOutput) else getattr(encoded, "last_hidden_state", input_ids)
+        return cls(
+            config.num_beams,
+            config.early_stopping is True,
+            bounded,
+            min(INPUTS, len(input_ids) // config.num_beams),
+            read.shape[1].bit_length() // 2,
+            min(MORE_TOKENS, limits.n_max).bit_length(),
+            tuple(type(each) for each in processors if safe_to_repeat(each)),
+            bool(limits.others),
+            bool(config.return_dict_in_generate and config.output_scores),
+        )
+
+
+def known_reason(model: Any, modules: Modules, kind: CallKind) -> str | None:
+    """Why `generate`'s own loop runs such calls of a model that consists of `modules`, if an earlier call has found that."""
+    record = known_record(model)
+    if record is None or record.tried != outline_of(modules) or model.device.type == "cuda":
+        return None
+    ratio = record.ratios.get(kind, inf)
+    return record.unshared or (slower(ratio) if ratio < EVEN else None)
+
+
+def slower(ratio: float) -> str:
+    """Says that a search here would be slower."""
+    return f"measured with this model, it takes {ratio:.2f} of the time of a search here"
+
+
+def ratio(call: Call, kind: CallKind, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> float:
+    """`generate`'s time over ours for such calls, measured once for each model and kind.
 
     Infinite where nothing has to be measured: on a GPU, with a step of the engine's own, for a large model, or after a failure.
     """
-    config, n = call.config, min(INPUTS, len(call.inputs))
-    processors = LogitsProcessorList(each for each in call.processors if _safe_to_repeat(each))
-    kinds = tuple(type(each) for each in processors)
-    recorded = bool(config.return_dict_in_generate and config.output_scores)
-    # Calls of similar inputs and lengths share a measurement: of long prompts the prefill counts, of long outputs the rest.
-    similar = max(call.inputs.lengths[:n]).bit_length() // 2, min(MORE_TOKENS, call.limits.n_max).bit_length()
-    key = config.num_beams, config.early_stopping is True, bounded, n, similar, kinds, bool(call.limits.others), recorded
     ratios = record_of(call.model).ratios
-    if key not in ratios:
-        measured = float("inf")
+    if kind not in ratios:
+        measured = inf
         try:
             hooked = not call.model.on_gpu and step_for(call.model).name == "hooked"
             checksum.make_checksum(call.model)
             if hooked:
-                measured = _measure_call(call, bounded, processors, input_ids, model_kwargs, n)
+                measured = _measure_call(call, kind, input_ids, model_kwargs)
         except Exception:  # the call itself will fail the same way, and report it
             _log.debug("not measured", exc_info=True)
-        ratios[key] = measured
-    return ratios[key]
-
-
-def _safe_to_repeat(processor: Any) -> bool:
-    """Whether extra calls of a processor have no visible effect: one of transformers' own without state or data of the call."""
-    kind = type(processor)
-    return kind.__module__ == THEIRS and kind.__name__ in (FALLING | BIASES) - OF_ONE_CALL.keys()
+        ratios[kind] = measured
+    return ratios[kind]
 
 
 class Never(StoppingCriteria):
@@ -115,13 +153,11 @@ class Never(StoppingCriteria):
         return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
-def _measure_call(
-    call: Call, bounded: bool, processors: LogitsProcessorList, input_ids: torch.Tensor, model_kwargs: dict[str, Any], n: int
-) -> float:
-    """Time a shortened copy of the call on the first n inputs, both ways."""
-    k, prompt = call.config.num_beams, input_ids.shape[1]
-    processors = LogitsProcessorList(for_first_rows(each, n * k) for each in processors)
-    others = StoppingCriteriaList([Never()] if call.limits.others else [])
+def _measure_call(call: Call, kind: CallKind, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> float:
+    """Time a shortened copy of the call on its first inputs, both ways."""
+    k, n, prompt = kind.beams, kind.inputs, input_ids.shape[1]
+    processors = LogitsProcessorList(for_first_rows(each, n * k) for each in call.processors if safe_to_repeat(each))
+    others = StoppingCriteriaList([Never()] if kind.criteria else [])
     inputs = call.inputs.first(n)
     few = replace(
         call,
@@ -134,10 +170,11 @@ def _measure_call(
         _roots={},
     )
     few.config._eos_token_tensor, few.config.num_return_sequences = None, 1
+    alone = keeps_nothing(few.model.model, few.model.modules, few.config, call.processors)
 
     def ours(tokens: int) -> None:
         few.config.max_length, few.limits = prompt + tokens, CallLimits(tokens, frozenset(), others)
-        few.run(hugging_face_strategy(few.config, tokens, bounded), monotonic=bounded and not call.greedy)
+        few.run(hugging_face_strategy(few.config, tokens, kind.bounded), monotonic=kind.bounded and not call.greedy)
 
     def theirs(tokens: int) -> None:
         few.config.max_length = prompt + tokens
@@ -145,12 +182,15 @@ def _measure_call(
         whole_batch = with_encoder_output(model_kwargs, len(input_ids))
         arguments = {name: _first_rows(value, n * k) for name, value in whole_batch.items()}
         criteria = StoppingCriteriaList([MaxLengthCriteria(prompt + tokens), *others])
-        search(input_ids[: n * k], processors, criteria, few.config, **arguments)
+        if alone:
+            criteria = outside_inference_mode(criteria, others)
+        with inference_mode(few.model.modules) if alone else nullcontext():
+            search(input_ids[: n * k], processors, criteria, few.config, **arguments)
 
     ours(min(TOKENS, call.limits.n_max))
     step_seconds = few.stats.model_seconds / max(1, few.stats.steps)
     if step_seconds > LARGE:
-        return float("inf")
+        return inf
     return measure(theirs, ours, call.limits.n_max, TOKENS if step_seconds > SMALL else MORE_TOKENS)
 
 

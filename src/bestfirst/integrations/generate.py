@@ -13,6 +13,7 @@ import copy
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ from .deferred_encoder import GENERATE, DeferredEncoderOutput, WithDeferredEncod
 from .inputs import PreparedModel, read_inputs, with_host_masks
 from .limits import read_limits
 from .outputs import Outputs, build_output, pad_token
+from .own_loop import inference_mode, keeps_nothing, ordinary, outside_inference_mode
 from .parity import hugging_face_strategy, own_score, own_strategy
 from .processors import NotMonotonic, banned_tokens
 from .refusals import OwnLoop, reason_for_own_loop, refuse
@@ -105,9 +107,15 @@ def generate(
         _log.info("generate runs its own loop: %s", why)
         count(Stats(engine="generate", search=f"by generate itself: {why}"))
         asked = {"synced_gpus": bool(caller.synced_gpus), **with_encoder_output(model_kwargs, len(input_ids))}
-        if config.num_beams == 1:
-            return model._sample(input_ids, logits_processor, stopping_criteria, config, streamer=caller.streamer, **asked)
-        return streamed(model._beam_search(input_ids, logits_processor, stopping_criteria, config, **asked))
+        greedy = config.num_beams == 1
+        loop = partial(model._sample, streamer=caller.streamer) if greedy else model._beam_search
+        alone = caller.sees_tokens_only and keeps_nothing(model, modules, config, logits_processor)
+        criteria = outside_inference_mode(stopping_criteria, limits.others) if alone else stopping_criteria
+        with inference_mode(modules) if alone else nullcontext():
+            output = loop(input_ids, logits_processor, criteria, config, **asked)
+        if alone:
+            output = ordinary(output)
+        return output if greedy else streamed(output)
 
     def count(cost: Stats) -> None:
         if stats is not None:
@@ -115,15 +123,20 @@ def generate(
             stats.search, stats.results = cost.search, cost.results
 
     streamed = partial(stream, caller.streamer, config.num_return_sequences, input_ids.shape[1])
-    host_kwargs = with_host_masks(model_kwargs, config.num_beams)
     deferred = model_kwargs.get("encoder_outputs")
     modules = deferred.modules if isinstance(deferred, DeferredEncoderOutput) else every_module(model)
+    limits, banned = read_limits(stopping_criteria, config, input_ids.shape[1]), banned_tokens(logits_processor)
+    processors = () if banned is not None else logits_processor
+    bounded = not limits.others and (never_rise(logits_processor) or strategy is not None)
+    kind = crossover.CallKind.of(config, limits, bounded, processors, input_ids, deferred)
+    if may_fall_back and (known := crossover.known_reason(model, modules, kind)) is not None:
+        return own_loop(known)
+    host_kwargs = with_host_masks(model_kwargs, config.num_beams)
     why = reason_for_own_loop(model, modules, config, logits_processor, input_ids, host_kwargs)
     if why is None and caller.synced_gpus:
         why = "synced_gpus: every process has to run the model as often as the others"
     if why is None and config.num_beams == 1 and caller.streamer is not None:
         why = "streamer: it gives each token as soon as it is known"
-    limits = read_limits(stopping_criteria, config, input_ids.shape[1])
     if why is None and not own and config.num_beams == 1 and limits.others and not limits.eos and len(input_ids) > 1:
         why = "without an EOS, what a criterion has ended goes on until all have ended"
     if why is not None:
@@ -131,7 +144,6 @@ def generate(
             return own_loop(why)
         own_arguments = "score, strategy, allowed, dtype, deterministic, trace, row_budget or a draft"
         raise ValueError(f"bestfirst.generate cannot honour {own_arguments} here: {why}")
-    banned = banned_tokens(logits_processor)
     wrapped = PreparedModel(model, modules, limits.eos, banned or ())
     if dtype is not None and wrapped.on_gpu:
         raise ValueError(f"dtype {dtype!r} is for a CPU, the model is on {model.device}; load it in bf16 there")
@@ -149,7 +161,7 @@ def generate(
             "deterministic": deterministic,
             "draft": draft,
         },
-        processors=() if banned is not None else logits_processor,
+        processors=processors,
         greedy=config.num_beams == 1 and not own,
         trace=trace,
         may_fall_back=may_fall_back,
@@ -159,10 +171,9 @@ def generate(
         plan = own_strategy(config, score, strategy, bounded) if own else hugging_face_strategy(config, limits.n_max, bounded)
         call.run(plan, monotonic=bounded and not call.greedy)
 
-    bounded = not limits.others and (never_rise(logits_processor) or strategy is not None)
     try:
-        if may_fall_back and (ratio := crossover.ratio(call, bounded, input_ids, model_kwargs)) < crossover.EVEN:
-            raise OwnLoop(f"measured with this model, it takes {ratio:.2f} of the time of a search here")
+        if may_fall_back and (ratio := crossover.ratio(call, kind, input_ids, model_kwargs)) < crossover.EVEN:
+            raise OwnLoop(crossover.slower(ratio))
         try:
             run(bounded)
         except NotMonotonic:
@@ -180,6 +191,13 @@ class KeptBack(NamedTuple):
     streamer: Any = None
     synced_gpus: bool | None = None
     assistant_model: Any = None
+    kwargs: Mapping[str, Any] | None = None  # all those that `generate` does not name: for its config and for the model
+
+    @property
+    def sees_tokens_only(self) -> bool:
+        """Whether the caller neither watches the search nor holds the cache that it fills."""
+        named = self.kwargs is not None and all(self.kwargs.get(name) is None for name in ("past_key_values", "cache_params"))
+        return named and self.streamer is None and not self.synced_gpus
 
     def drafter(self, config: Any) -> Drafter | None:
         """The drafter for `assistant_model` or `prompt_lookup_num_tokens`; None without either."""

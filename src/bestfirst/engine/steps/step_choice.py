@@ -51,13 +51,6 @@ def outline_of(modules: Modules) -> list[Any]:
     return [(kind, *map(id, own)) for kind, *own in modules.parts]
 
 
-def known_unshared(model: TransformersModel) -> str | None:
-    """Why no step on the host can share keys and values between hypotheses of this model, if an earlier call has found that."""
-    shared = record_of(model)
-    known = shared.unshared is not None and not model.on_gpu and shared.tried == outline_of(model.modules)
-    return shared.unshared if known else None
-
-
 class Fingerprint:
     """Tells whether a model is still the same: its modules and hooks, where its weights lie, their version counters, and some of
     the numbers, as averaged weights and adapters are often written through `.data`, which torch does not count.
