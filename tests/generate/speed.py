@@ -144,14 +144,14 @@ def by_class(classes: list[str], columns: dict[str, tuple[int, Setting]], turns:
     return lines
 
 
-def by_setting(device: str, turns: int) -> list[str]:
+def by_setting(settings: list[str], device: str, turns: int) -> list[str]:
     """A line for each setting, with a column for each model."""
     models = {
         name: (model.to(device), {key: tensor.to(device) for key, tensor in batch.items()})
         for name, (model, batch) in moderate().items()
     }
     lines = [f"| setting | {' | '.join(models)} |", f"| --- |{' --: |' * len(models)}"]
-    for title in [*SEARCHES, *PROCESSORS]:
+    for title in settings:
         if title != "none":
             cells = [ratio(model, batch, _setting(title, model), turns) for model, batch in models.values()]
             lines.append(_line(title if title in SEARCHES or " " in title else f"`{title}`", cells))
@@ -179,7 +179,7 @@ def _line(title: str, cells: list[tuple[float, str]]) -> str:
 def main() -> None:
     """Measure, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("classes", nargs="*", help="all of them by default")
+    parser.add_argument("names", nargs="*", help="of classes, or of settings; all of them by default")
     parser.add_argument("--windows", action="store_true", help="models that read a window or a chunk of their context")
     parser.add_argument("--settings", action="store_true", help="every setting, with three models")
     parser.add_argument("--device", default="cpu", help="with --settings")
@@ -190,13 +190,14 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if asked.settings:
-        maker, lines = f"speed.py --settings --device {asked.device}", by_setting(asked.device, asked.turns)
+        settings = asked.names or [*SEARCHES, *PROCESSORS]
+        maker, lines = f"speed.py --settings --device {asked.device}", by_setting(settings, asked.device, asked.turns)
     elif asked.windows:
         columns: dict[str, tuple[int, Setting]] = {title: (window, {}) for title, window in WINDOWS.items()}
-        maker, lines = "speed.py --windows", by_class(asked.classes or WINDOWED, columns, asked.turns)
+        maker, lines = "speed.py --windows", by_class(asked.names or WINDOWED, columns, asked.turns)
     else:
         columns = {title: (512, setting) for title, setting in SETTINGS.items()}
-        maker, lines = "speed.py", by_class(asked.classes or CLASSES, columns, asked.turns)
+        maker, lines = "speed.py", by_class(asked.names or CLASSES, columns, asked.turns)
     if asked.write:
         today = f"({datetime.datetime.now(datetime.UTC).date()}, the median of {asked.turns} turns)"
         replace_table(asked.write, maker, "\n".join([today, "", *lines]))
