@@ -10,10 +10,13 @@ from transformers import (
     BartConfig,
     BartForCausalLM,
     DynamicCache,
+    ExponentialDecayLengthPenalty,
     RobertaConfig,
     RobertaForCausalLM,
+    SequenceBiasLogitsProcessor,
     StoppingCriteria,
     SynthIDTextWatermarkingConfig,
+    WatermarkLogitsProcessor,
 )
 
 import bestfirst
@@ -298,6 +301,24 @@ def test_what_the_own_loop_leaves_can_be_trained_with(build, k):
     assert not any(tensor.is_inference() for tensor in _stored(model))
     model.train()(ours.clone(), labels=ours).loss.backward()
     assert all(weight.grad is not None for weight in model.get_input_embeddings().parameters())
+
+
+@pytest.mark.parametrize(
+    ("make", "stored"),
+    [
+        (lambda: SequenceBiasLogitsProcessor([[[5], 2.0], [[6, 7], 1.0]]), ("length_1_bias",)),
+        (lambda: ExponentialDecayLengthPenalty((2, 1.2), torch.tensor([1]), 4), ("eos_token_id",)),
+        (lambda: WatermarkLogitsProcessor(vocab_size=64, device="cpu", bias=3.0), ()),
+    ],
+)
+def test_what_the_own_loop_leaves_in_a_processor_can_be_used_again(make, stored):
+    model, stats, processor = tiny("BloomForCausalLM"), bestfirst.Stats(), make()
+    asked = {"input_ids": torch.tensor([[5, 6, 7, 9]]), "num_beams": 2, "max_new_tokens": 12}
+    ours = model.generate(**asked, logits_processor=[processor], custom_generate=bestfirst.generate, stats=stats)
+    assert stats.engine == "generate"
+    assert not any(getattr(processor, name).is_inference() for name in stored)
+    assert torch.equal(ours, model.generate(**asked, logits_processor=[processor]))
+    assert torch.equal(ours, model.generate(**asked, logits_processor=[make()]))
 
 
 HELD = {

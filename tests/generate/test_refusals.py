@@ -52,6 +52,13 @@ def test_a_processor_with_more_arguments_is_an_error(small):
         )
 
 
+def test_processors_that_leave_no_token_are_an_error_that_says_so(small):
+    """Normalised, such scores are not a number; `generate` returns made-up tokens."""
+    asked = {"suppress_tokens": list(range(64)), "renormalize_logits": True, "num_beams": 2, "max_new_tokens": 4}
+    with pytest.raises(ValueError, match="whether the logits processors leave a token to choose"):
+        small("llama").generate(**BATCH, **asked, custom_generate=bestfirst.generate, strategy="best-first")
+
+
 def test_a_paged_cache_is_an_error_with_the_folder(small):
     with pytest.raises(ValueError, match=r"cannot honour cache_implementation='paged': .*; leave it out"):
         small("llama").generate(**BATCH, num_beams=2, **FOLDER, cache_implementation="paged")

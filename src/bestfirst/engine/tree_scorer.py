@@ -106,7 +106,7 @@ class TreeScorer(Scorer):
         started = perf_counter()
         best, tokens, own = map(_to_numpy, self._best(batch, logits, int(min(width, logits.shape[1]))))
         self._top_seconds += perf_counter() - started
-        successors = _successors(batch, best, tokens, own)
+        successors = _successors(batch, best, tokens, own, processed=self.process is not None)
         return self._with_endings(batch, rows, successors) if self._attends else successors
 
     def _best(self, batch: Sequence[Hypothesis], logits: Any, width: int) -> tuple[Any, Any, Any]:
@@ -218,12 +218,12 @@ def _parent_state(y: Hypothesis) -> tuple[Sentence, int, ScoreState]:
     return (y if y.parent is None else y.parent).state
 
 
-def _successors(batch: Sequence[Hypothesis], best: Any, tokens: Any, logprobs: Any) -> list[Successors]:
-    """Successors without impossible tokens, which come last; ties are in order of token ids."""
+def _successors(batch: Sequence[Hypothesis], best: Any, tokens: Any, logprobs: Any, processed: bool) -> list[Successors]:
+    """Successors without impossible tokens, which come last; ties in order of token ids. `processed`: by logits processors."""
     possible = best > -inf
     broken = ~(best < inf).all(1)
     if broken.any():
-        raise not_finite(batch[int(broken.argmax())].tokens)
+        raise not_finite(batch[int(broken.argmax())].tokens, processed)
     tied = ((best[:, 1:] == best[:, :-1]) & possible[:, 1:]).any(1)
     if tied.any():
         order = np.lexsort((tokens[tied], -best[tied]))
@@ -238,8 +238,10 @@ def _successors(batch: Sequence[Hypothesis], best: Any, tokens: Any, logprobs: A
     ]
 
 
-def not_finite(tokens: Sequence[int]) -> ValueError:
-    return ValueError(f"the scores after {list(tokens)} are not finite: check the model's weights and dtype")
+def not_finite(tokens: Sequence[int], processed: bool = False) -> ValueError:
+    """The error for scores that are NaN or infinitely good; `processed`: after logits processors."""
+    others = ", and whether the logits processors leave a token to choose" if processed else ""
+    return ValueError(f"the scores after {list(tokens)} are not finite: check the model's weights and dtype{others}")
 
 
 def _lists(rows: Any) -> Sequence[Any]:

@@ -21,6 +21,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
 
 from ..engine import Stats
+from ..engine.logits_processing import BIASES, FALLING, OF_ONE_CALL, THEIRS
 from ..engine.model_record import known_record, record_of
 from ..engine.steps import checksum
 from ..engine.steps.step_choice import outline_of, step_for
@@ -29,7 +30,7 @@ from .call import Call
 from .deferred_encoder import DeferredEncoderOutput, with_encoder_output
 from .inputs import PreparedModel
 from .limits import CallLimits
-from .own_loop import inference_mode, keeps_nothing, outside_inference_mode, safe_to_repeat
+from .own_loop import inference_mode, keeps_nothing, outside_inference_mode
 from .parity import hugging_face_strategy
 from .processors import for_first_rows
 
@@ -77,6 +78,12 @@ def _smaller_ratio(times: list[tuple[float, float]], many: int, longest: int) ->
 
 measure: Callable[[Generate, Generate, int, int], float] = speed_ratio
 """The function that times the two; tests replace it with one that does not depend on a clock."""
+
+
+def safe_to_repeat(processor: Any) -> bool:
+    """Whether extra calls of a processor have no visible effect: one of transformers' own without state or data of the call."""
+    kind = type(processor)
+    return kind.__module__ == THEIRS and kind.__name__ in (FALLING | BIASES) - OF_ONE_CALL.keys()
 
 
 class CallKind(NamedTuple):
@@ -184,7 +191,7 @@ def _measure_call(call: Call, kind: CallKind, input_ids: torch.Tensor, model_kwa
         criteria = StoppingCriteriaList([MaxLengthCriteria(prompt + tokens), *others])
         if alone:
             criteria = outside_inference_mode(criteria, others)
-        with inference_mode(few.model.modules) if alone else nullcontext():
+        with inference_mode(few.model.modules, processors) if alone else nullcontext():
             search(input_ids[: n * k], processors, criteria, few.config, **arguments)
 
     ours(min(TOKENS, call.limits.n_max))

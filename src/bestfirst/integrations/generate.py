@@ -111,7 +111,7 @@ def generate(
         loop = partial(model._sample, streamer=caller.streamer) if greedy else model._beam_search
         alone = caller.sees_tokens_only and keeps_nothing(model, modules, config, logits_processor)
         criteria = outside_inference_mode(stopping_criteria, limits.others) if alone else stopping_criteria
-        with inference_mode(modules) if alone else nullcontext():
+        with inference_mode(modules, logits_processor) if alone else nullcontext():
             output = loop(input_ids, logits_processor, criteria, config, **asked)
         if alone:
             output = ordinary(output)

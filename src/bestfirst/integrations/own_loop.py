@@ -12,19 +12,13 @@ from typing import Any
 import torch
 from transformers.generation.stopping_criteria import StoppingCriteria, StoppingCriteriaList
 
-from ..engine.logits_processing import BIASES, FALLING, OF_ONE_CALL, THEIRS
+from ..engine.logits_processing import OF_ONE_CALL, THEIRS
 from ..models.torch_modules import Modules
 
 
-def safe_to_repeat(processor: Any) -> bool:
-    """Whether extra calls of a processor have no visible effect: one of transformers' own without state or data of the call."""
-    kind = type(processor)
-    return kind.__module__ == THEIRS and kind.__name__ in (FALLING | BIASES) - OF_ONE_CALL.keys()
-
-
 def keeps_nothing(model: Any, modules: Modules, config: Any, processors: Sequence[Any]) -> bool:
-    """Whether all that `generate`'s own loop leaves behind is tokens: no other outputs, no cache that others hold, no processors
-    of the user's, and a model of library modules and plain weights, not training.
+    """Whether all that `generate`'s own loop leaves behind is tokens: no other outputs, no cache that others hold, only
+    processors of transformers that work by themselves, and a model of library modules and plain weights, not training.
 
     The cache is `generate`'s own unless one is asked for, which it keeps; the caller has to know that none was passed.
     """
@@ -33,7 +27,8 @@ def keeps_nothing(model: Any, modules: Modules, config: Any, processors: Sequenc
     if model.device.type not in ("cpu", "cuda") or torch.is_autocast_enabled(model.device.type):
         return False
     plain = all(type(weight) is torch.nn.Parameter and type(weight.data) is torch.Tensor for weight in modules.weights)
-    known = modules.untouched and all(map(safe_to_repeat, processors))
+    kinds = {type(each) for each in processors}
+    known = modules.untouched and all(kind.__module__ == THEIRS and kind.__name__ not in OF_ONE_CALL for kind in kinds)
     return plain and known and not any(module.training for module in modules)
 
 
@@ -54,18 +49,18 @@ def outside_inference_mode(criteria: Sequence[Any], own: Sequence[Any]) -> Stopp
 
 
 @contextmanager
-def inference_mode(modules: Modules) -> Iterator[None]:
-    """torch's inference mode. What a module has stored in itself meanwhile (a longer table of positions) is made an ordinary
-    tensor at the end."""
+def inference_mode(modules: Modules, processors: Sequence[Any]) -> Iterator[None]:
+    """torch's inference mode. What a module or a processor has stored in itself meanwhile (a longer table of positions, a bias
+    for each token) is made an ordinary tensor at the end."""
     try:
         with torch.inference_mode():
             yield
     finally:
-        for module in modules:
-            for stored in (vars(module), module._buffers, module._parameters):
-                for name, value in stored.items():
-                    if isinstance(value, torch.Tensor) and value.is_inference():
-                        stored[name] = ordinary(value)
+        of_modules = [each for module in modules for each in (vars(module), module._buffers, module._parameters)]
+        for stored in (*of_modules, *map(vars, processors)):
+            for name, value in stored.items():
+                if isinstance(value, torch.Tensor) and value.is_inference():
+                    stored[name] = ordinary(value)
 
 
 def ordinary(tensor: torch.Tensor) -> torch.Tensor:
