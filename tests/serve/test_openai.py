@@ -96,6 +96,29 @@ def test_streamed_chunks_equal_decode(client, model):
     assert texts == [expected(model, PROMPT, max_length=6).text]
 
 
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_stream_ends_with_the_usage_if_asked(client, chat):
+    create = client.chat.completions.create if chat else client.completions.create
+    asked = {"model": "chat", "max_tokens": 10, "n": 2, **({"messages": TALK} if chat else {"prompt": [PROMPT, "the cat"]})}
+    *outputs, last = create(**asked, stream=True, stream_options={"include_usage": True})
+    assert len(outputs) == (2 if chat else 4)
+    assert (last.choices, last.usage) == ([], create(**asked, stream_options={"include_usage": True}).usage)
+    assert all(chunk.usage is None for chunk in outputs)
+
+
+def test_a_message_in_parts_is_one_text(client):
+    parts = [{"type": "text", "text": text} for text in ("tell me", "a story")]
+    whole, joined = (
+        client.chat.completions.create(model="chat", messages=[{"role": "user", "content": content}], max_tokens=10)
+        for content in (parts, "tell me\na story")
+    )
+    assert whole.choices[0].message == joined.choices[0].message
+    assert whole.usage == joined.usage
+    image = [{"type": "image_url", "image_url": {"url": "data:"}}]
+    with pytest.raises(openai.UnprocessableEntityError, match="content"):
+        client.chat.completions.create(model="chat", messages=[{"role": "user", "content": image}])
+
+
 def test_the_model_is_listed_by_its_name(client):
     assert [each.id for each in client.models.list()] == ["chat"]
 

@@ -65,6 +65,12 @@ class SchemaFormat(Strict):
     json_schema: NamedSchema
 
 
+class StreamOptions(Strict):
+    """What a stream tells beside the outputs."""
+
+    include_usage: bool = Field(False, description="Send a last chunk with the number of tokens, and no output.")
+
+
 class SearchedRequest(Strict):
     """The fields of both kinds of requests: OpenAI's, and `beam_width`, `min_tokens`, `length_penalty` and `allowed`."""
 
@@ -80,6 +86,7 @@ class SearchedRequest(Strict):
         None, description="Texts that end an output; they are not part of it."
     )
     stream: bool = Field(False, description="Send server-sent events: each output as soon as it is certain.")
+    stream_options: StreamOptions | None = Field(None, description="Without `stream`, it makes no difference.")
     allowed: Allowed | None = Field(None, description=ABOUT_ALLOWED)
     response_format: Annotated[TextFormat | SchemaFormat, Field(discriminator="type")] | None = Field(
         None, description="JSON of a schema, as OpenAI's clients ask for it: the same as `allowed` with a `json_schema`."
@@ -128,11 +135,24 @@ class CompletionRequest(SearchedRequest):
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
 
+class TextPart(Strict):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
 class Message(Strict):
-    """A message of a conversation."""
+    """A message of a conversation. Its parts are joined by line breaks."""
 
     role: Literal["system", "user", "assistant"]
-    content: str
+    content: str | list[TextPart]
+
+    @property
+    def plain(self) -> dict[str, str]:
+        """As chat templates take it."""
+        parts = [self.content] if isinstance(self.content, str) else [part.text for part in self.content]
+        return {"role": self.role, "content": "\n".join(parts)}
 
 
 class ChatRequest(SearchedRequest):
@@ -145,7 +165,7 @@ class ChatRequest(SearchedRequest):
 
     @property
     def inputs(self) -> list[Any]:
-        return [[message.model_dump() for message in self.messages]]
+        return [[message.plain for message in self.messages]]
 
     @property
     def tokens(self) -> int:
@@ -198,15 +218,20 @@ def _usage(texts: Sequence[Done]) -> dict[str, int]:
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
-async def _events(submission: Submission, head: dict[str, Any], n: int, chat: bool) -> AsyncIterator[bytes]:
-    """Server-sent events: a chunk for each output, as soon as it is certain to have its rank."""
+async def _events(submission: Submission, head: dict[str, Any], body: SearchedRequest, chat: bool) -> AsyncIterator[bytes]:
+    """Server-sent events: a chunk for each output, as soon as it is certain to have its rank; the usage last, if asked for."""
+    done = []
     try:
         async for event in submission.events():
             if isinstance(event, Certified):
-                choice = _choice(event.index * n + event.rank - 1, event.answer, "delta" if chat else None)
+                choice = _choice(event.index * body.n + event.rank - 1, event.answer, "delta" if chat else None)
                 yield _event({**head, "choices": [choice]})
-            elif event.result.status == "error":
+                continue
+            done.append(event)
+            if event.result.status == "error":
                 yield _event({"error": ErrorObject(message=event.result.message or "").model_dump()})
+        if body.stream_options and body.stream_options.include_usage:
+            yield _event({**head, "choices": [], "usage": _usage(done)})
     except (DeadlinePassed, EngineStopped) as error:
         yield _event({"error": ErrorObject(message=str(error), type="server_error").model_dump()})
     yield b"data: [DONE]\n\n"
@@ -234,7 +259,7 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
         head = {"id": f"{identity}-{uuid4().hex}", "created": int(time()), "model": name, "object": kind}
         if body.stream:
             head["object"] = "chat.completion.chunk" if chat else kind
-            return exchange.EventStream(submission, _events(submission, head, body.n, chat), "text/event-stream")
+            return exchange.EventStream(submission, _events(submission, head, body, chat), "text/event-stream")
         done = await submission.results(exchange.disconnection(request))
         results = [each.result for each in done]
         for result in results:
@@ -273,8 +298,10 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
 
     if not queue.engine.model.chats:
         return
-    message = narrowed(Message, content=(text_within(limits), ...))
-    messages = Annotated[list[message], Field(min_length=1, max_length=limits.max_items)]  # type: ignore[valid-type]
+    few = Field(min_length=1, max_length=limits.max_items)
+    part = narrowed(TextPart, text=(text_within(limits), ...))
+    message = narrowed(Message, content=(text_within(limits) | Annotated[list[part], few], ...))  # type: ignore[valid-type]
+    messages = Annotated[list[message], few]  # type: ignore[valid-type]
     Chat = narrowed(ChatRequest, messages=(messages, ...), **widths)  # noqa: N806
 
     @app.post("/v1/chat/completions", **shared)

@@ -97,7 +97,7 @@ class OutputList(Strict):
 class Pattern(Strict):
     """Texts that a regular expression matches as a whole."""
 
-    regex: Text
+    regex: Annotated[str, Field(min_length=1, max_length=4000)]
 
 
 class Schema(Strict):
