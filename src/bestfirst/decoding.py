@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from .engine import Job, Stats, engine_for, engine_for_many, no_garbage_collection, run
 from .models import Model, Source, as_model
 from .search import Result, Trace
-from .settings import Decoding
+from .settings import DEFAULT, Decoding, read_settings
 
 Tracing = bool | Callable[[int], Trace | None] | None
 Errors = Literal["result", "raise"]
@@ -39,6 +39,8 @@ def decode(
     stats     a `bestfirst.Stats`, filled with the costs of the whole decode
     errors    what happens to an input on which a model of your own raises: a "result" with `status="error"`, or "raise"
     """
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function of an input's number and its result, got {progress!r:.60}")
     results: dict[int, Result] = {}
     with no_garbage_collection():
         for index, result in decode_iter(model, inputs, decoding, trace=trace, stats=stats, errors=errors, **settings):
@@ -60,6 +62,8 @@ def decode_iter(
 ) -> Iterator[tuple[int, Result]]:
     """As `decode`, but yields each input's number and result as soon as it is done, and reads inputs as they are needed: any
     number of them is decoded in bounded memory. If `inputs` raises, the inputs read before are finished first.
+
+    Forward passes are shared, so some hundreds of inputs are read before the first result; on a GPU up to some ten thousand.
     """
     if isinstance(inputs, str):
         raise ValueError("inputs must be a list of inputs, got one text; write decode(model, [text])")
@@ -72,20 +76,12 @@ def decode_iter(
         raise ValueError(f"inputs must be a list of inputs, got {inputs!r:.60}; write decode(model, [input])")
     if stats is not None and not isinstance(stats, Stats):
         raise TypeError(f"stats must be a bestfirst.Stats, got {type(stats).__name__}")
-    if unknown := [name for name in settings if name not in SETTINGS]:
-        from difflib import get_close_matches
-
-        near = SYNONYMS.get(unknown[0]) or next(iter(get_close_matches(unknown[0], SETTINGS)), None)
-        hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(SETTINGS)}"
-        raise TypeError(f"unknown setting {unknown[0]!r}{hint}")
-    if not isinstance(decoding, (Decoding, type(None))):
-        raise TypeError(f"settings are given by name, such as beam=5, or as a bestfirst.Decoding, got {decoding!r:.60}")
-    if decoding is not None and settings:
-        raise TypeError(f"settings are given twice: as an object, and as {', '.join(settings)}; use decoding.using(...)")
+    if not isinstance(trace, (bool, type(None))) and not callable(trace):
+        raise TypeError(f"trace must be True, False, or a function from an input's number to a Trace, got {trace!r:.60}")
     if errors not in get_args(Errors):
         raise ValueError(f"errors must be 'result' or 'raise', got {errors!r}")
+    decoding = read_settings(decoding, settings)
     model = model if isinstance(model, Model) and getattr(model, "eos", None) is not None else as_model(model)
-    decoding = decoding or Decoding(**settings)
     return _results(model, inputs, decoding, trace, stats, errors == "result")
 
 
@@ -130,11 +126,6 @@ def _results(
 
 
 NO_SOURCE = Source(None, 0, 0)
-SETTINGS = tuple(each.name for each in fields(Decoding))
-SYNONYMS = {"num_beams": "beam", "beam_size": "beam", "beam_width": "beam", "num_return_sequences": "nbest", "n": "nbest",
-    "num_hypotheses": "nbest", "max_new_tokens": "max_length", "max_decoding_length": "max_length",
-    "min_new_tokens": "min_length", "early_stopping": "stop", "logits_processor": "processors"}  # fmt: skip
-"""Names that other libraries use for a setting, and its name here."""
 FIRST_BATCH, BATCH = 320, 512  # inputs tokenized at a time, as many as a device takes; fewer at first, while it waits
 
 
@@ -162,7 +153,7 @@ def _read(model: Model, inputs: Iterable[Any], prefix: Any) -> Iterator[tuple[An
 def _show_settings(function: Any) -> None:
     """Let `help` and editors show the settings as keyword arguments."""
     own = [each for each in signature(function).parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    more = [Parameter(each.name, Parameter.KEYWORD_ONLY, default=getattr(Decoding, each.name, None)) for each in fields(Decoding)]
+    more = [Parameter(each.name, Parameter.KEYWORD_ONLY, default=getattr(DEFAULT, each.name)) for each in fields(Decoding)]
     function.__signature__ = Signature([*own, *more])
 
 

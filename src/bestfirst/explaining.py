@@ -16,7 +16,7 @@ from .engine import scorer_for
 from .engine.scorer import Scorer
 from .models import Model, Source
 from .search import Answer, AnyOrderSearch, Context, Exhausted, Finished, Hypothesis, Strategy, Successors, beam, best_first_beam
-from .settings import DEFAULT, SPEED_SETTINGS, Decoding
+from .settings import DEFAULT, SPEED_SETTINGS, Decoding, read_settings
 
 ROWS = 32  # prefixes scored in one forward pass
 USED = ("strategy", "beam", "score", "score_options", "length_penalty", "finished", "max_length", "nbest", "deterministic")
@@ -75,11 +75,9 @@ def explain(
     Takes those settings of `bestfirst.Decoding`, by name or as an object, that beam search depends on: beam, finished, score,
     score_options, length_penalty, max_length. Tries beams up to `max_beam` or `beam`, the greater; calls `progress` with each.
     """
-    if decoding is not None and settings:
-        raise TypeError(f"settings are given twice: as an object, and as {', '.join(settings)}; use decoding.using(...)")
     if settings.get("finished", "leave") not in ("keep", "leave"):
         raise ValueError(f"finished must be 'keep' or 'leave', got {settings['finished']!r}")
-    asked = decoding or Decoding(**settings)
+    asked = read_settings(decoding, settings)
     others = [each.name for each in fields(asked) if each.name not in (*USED, *SPEED_SETTINGS)]
     if unused := [name for name in others if getattr(asked, name) != getattr(DEFAULT, name)]:
         raise ValueError(f"{unused[0]} cannot be explained: leave it out")

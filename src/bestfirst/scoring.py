@@ -290,6 +290,9 @@ class Diverse(WrappedScore):
         return Groups([AnyOrderSearch(group, **settings) for _ in range(self.groups)], self.penalty, n, max_calls)
 
 
+PLAIN = (bool, int, float, str, Score)
+DERIVED = frozenset(Score.__annotations__)
+"""Attributes that follow from a score's class and its parameters."""
 SCORES: dict[str, type[Score]] = {
     score.name: score for score in (LogProbability, LengthReward, BoundedLengthReward, LengthNormalized, GNMT, MutualInformation)
 }
@@ -300,6 +303,26 @@ def score_parameters(name: str) -> dict[str, bool]:
     if name not in SCORES:
         raise ValueError(f"unknown score {name!r}; choose from {', '.join(SCORES)}")
     return {p.name: p.default is Parameter.empty for p in signature(SCORES[name]).parameters.values()}
+
+
+def options_of(score: Score) -> dict[str, Any] | None:
+    """The parameters with which `named_score` makes an equal score from its name, without defaults; None if it cannot."""
+    if SCORES.get(score.name) is not type(score):
+        return None
+    made = {name: p.default for name, p in signature(type(score)).parameters.items()}
+    options = {name: getattr(score, name) for name, default in made.items() if getattr(score, name) != default}
+    return options if all(isinstance(value, (bool, int, float, str)) for value in options.values()) else None
+
+
+def score_signature(score: Score) -> str:
+    """A score's name, and what it was made with other than defaults: `length-normalized(alpha=0.6)`, the same for all ways to
+    ask for it. Of a score of the user's, all numbers, texts and scores that it holds."""
+    made = {name: p.default for name, p in signature(type(score)).parameters.items()}
+    held = [(name, x) for name, x in vars(score).items() if name[0] != "_" and name not in DERIVED and x != made.get(name, made)]
+    parts = {name: score_signature(x) if isinstance(x, Score) else x for name, x in held if isinstance(x, PLAIN)}
+    if score.language_model is not None:
+        parts["language_model"] = getattr(score.language_model, "name", score.language_model)
+    return score.name + (f"({','.join(f'{name}={x}' for name, x in parts.items())})" if parts else "")
 
 
 def named_score(score: str | Score, **parameters: Any) -> Score:
@@ -321,7 +344,7 @@ def named_score(score: str | Score, **parameters: Any) -> Score:
 
 
 def is_number(value: Any) -> bool:
-    return isinstance(value, Real) and bool(-inf < value < inf)  # type: ignore[operator]
+    return isinstance(value, Real) and not isinstance(value, bool) and bool(-inf < value < inf)  # type: ignore[operator]
 
 
 def nonnegative(name: str, value: float) -> float:

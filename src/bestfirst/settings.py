@@ -7,13 +7,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import ceil, inf
+from operator import index
 from typing import Any
 
 from .constraints import Constraint, named_constraint
 from .drafting import Drafter, check_draft
 from .models import Model, Source
 from .models.model import eos_of
-from .scoring import Score, by_length_penalty, named_score
+from .scoring import Score, by_length_penalty, is_number, named_score, options_of, score_signature
 from .search import Answered, Context, Finished, Heuristic, NeverStop, Search, Stop, Strategy, Trace, by_method
 from .search.required_words import RequiredWords, RequiredWordsSearch, alternatives_of, token_sequences
 from .strategies import FirstFinished, as_ctranslate2, named_strategy, stopping
@@ -104,16 +105,14 @@ class Decoding:
     deterministic: bool = False
 
     def __post_init__(self) -> None:
-        """Find contradictions at once, also by starting a search without a model."""
+        """Find contradictions at once, also by starting a search without a model. What can be changed from outside is copied."""
         for name in ("score_options", "stop_options"):
             if not isinstance(getattr(self, name), Mapping):
                 raise ValueError(f"{name} must be a mapping of names to values, got {getattr(self, name)!r}")
+            object.__setattr__(self, name, {**getattr(self, name)})
+        self._check_types()
         if self.stop_options and not isinstance(self.stop, str):
             raise ValueError(f"{', '.join(self.stop_options)} goes with a stopping rule; name one with stop")
-        if self.row_budget is not None and not isinstance(self.row_budget, (int, Budget)):
-            raise ValueError(f"row_budget must be a whole number, got {self.row_budget!r}")
-        if not isinstance(self.max_cache_tokens, (int, float)) or not self.max_cache_tokens > 0:
-            raise ValueError(f"max_cache_tokens must be a number above 0, got {self.max_cache_tokens!r}")
         if isinstance(self.max_length, int) and self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
         if not isinstance(self.allowed, (Constraint, str, type(None))):
@@ -133,6 +132,30 @@ class Decoding:
         plan = self.plan if self.plan.heuristic is None else self.plan.using(heuristic=None)  # it may look at the input
         self.objective.search(plan, eos=(), context=Context(n_max=1), n=self.nbest, max_calls=self.max_calls)
 
+    def _check_types(self) -> None:
+        """Raise ValueError for a value of a wrong type; whole numbers of any kind become ints."""
+        for name in ("accept_truncated", "deterministic"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+        for name in ("beam", "nbest", "max_length", "min_length", "max_calls", "queue_capacity", "row_budget"):
+            value = getattr(self, name)
+            if hasattr(value, "__index__") and not isinstance(value, bool):
+                object.__setattr__(self, name, index(value))
+            elif isinstance(value, bool) or (name == "row_budget" and not isinstance(value, (Budget, type(None)))):
+                raise ValueError(f"{name} must be a whole number, got {value!r}")
+        if self.max_length is not None and not isinstance(self.max_length, (int, str)) and not callable(self.max_length):
+            raise ValueError(f"max_length is a number, or a multiple of |x| such as '2x', got {self.max_length!r}")
+        if not (is_number(self.max_cache_tokens) or self.max_cache_tokens == inf) or not self.max_cache_tokens > 0:
+            raise ValueError(f"max_cache_tokens must be a number above 0, got {self.max_cache_tokens!r}")
+        if self.heuristic is not None and not callable(self.heuristic):
+            raise ValueError(f"heuristic must be a function of a hypothesis and its context, got {self.heuristic!r}")
+        if self.prefix is not None and not isinstance(self.prefix, str):
+            listed = isinstance(self.prefix, Iterable) and not isinstance(self.prefix, bytes)
+            tokens: tuple[Any, ...] = tuple(self.prefix) if listed else (None,)
+            if not all(hasattr(token, "__index__") and index(token) >= 0 for token in tokens):
+                raise ValueError(f"prefix must be a text or a list of token ids, got {self.prefix!r}")
+            object.__setattr__(self, "prefix", tuple(map(index, tokens)))
+
     def _check_final(self) -> None:
         """Raise TypeError if a score of the user does not return a number."""
         try:
@@ -151,7 +174,10 @@ class Decoding:
         if inside := [each for each in strings if isinstance(self.prefix, str) and each in self.prefix]:
             raise ValueError(f"the prefix {self.prefix!r} has the stop string {inside[0]!r} in it; leave one of them out")
         if self.eos is not None:
-            object.__setattr__(self, "eos", tuple(sorted(eos_of(self.eos, "Decoding"))))
+            tokens = () if isinstance(self.eos, bool) else tuple(sorted(eos_of(self.eos, "Decoding")))
+            if not tokens or tokens[0] < 0:
+                raise ValueError(f"eos must be the token that ends an output, or several of them, got {self.eos!r}")
+            object.__setattr__(self, "eos", tokens)
         if not isinstance(self.min_length, int) or self.min_length < 0:
             raise ValueError(f"min_length must be a whole number from 0 up, got {self.min_length!r}")
         if isinstance(self.max_length, int) and self.min_length >= self.max_length and not self.accept_truncated:
@@ -256,9 +282,10 @@ class Decoding:
 
     def _limit(self, length: int) -> int | None:
         if isinstance(self.max_length, str):
-            if not re.fullmatch(r"(\d{1,9}(\.\d*)?|\.\d+)x", self.max_length, re.ASCII):
+            written = re.fullmatch(r"(\d{1,9}(\.\d*)?|\.\d+)x", self.max_length, re.ASCII)
+            if not written or not float(written[1]):
                 raise ValueError(f"max_length is a number, or a multiple of |x| such as '2x', got {self.max_length!r}")
-            return max(1, ceil(float(self.max_length[:-1]) * length))
+            return max(1, ceil(float(written[1]) * length))
         if not callable(self.max_length):
             return self.max_length
         try:
@@ -289,7 +316,10 @@ class Decoding:
             value = getattr(self, each.name)
             if value == getattr(DEFAULT, each.name):
                 continue
-            if isinstance(value, Mapping):
+            if isinstance(value, Score) and (options := options_of(value)) is not None:
+                out["score_options"] = options
+                value = value.name
+            elif isinstance(value, Mapping):
                 value = dict(value)
             elif isinstance(value, tuple) and all(isinstance(one, (str, int, tuple)) for one in value):
                 value = list(value)
@@ -307,12 +337,8 @@ class Decoding:
     @property
     def signature(self) -> str:
         """The settings that determine a result, in one line: `best-first|k:10|score:logprob|finished:leave`."""
-        options = {**self.score_options} if self.length_penalty is None else {"length_penalty": self.length_penalty}
-        if not isinstance(self.score, str):
-            options = {name: value for name, value in vars(self.score).items() if isinstance(value, (bool, int, float, str))}
-        named = ",".join(f"{name}={getattr(value, 'name', value)}" for name, value in options.items())
         k = int(self.plan.k) if self.plan.k < inf else self.beam  # 1 for greedy search
-        parts = [self.plan.name, f"k:{k}", f"score:{self.objective.name}" + (f"({named})" if named else "")]
+        parts = [self.plan.name, f"k:{k}", f"score:{score_signature(self.objective)}"]
         parts.append(f"finished:{self.plan.finished}")
         parts += [f"{name}:{value}" for name in SIGNED if (value := getattr(self, name)) != getattr(DEFAULT, name)]
         if self.heuristic is not None:
@@ -329,7 +355,7 @@ class Decoding:
         if self.processors:
             parts.append("processors:" + ",".join(getattr(each, "__name__", type(each).__name__) for each in self.processors))
         if self.prefix:
-            parts.append(f"prefix:{self.prefix}")
+            parts.append(f"prefix:{self.prefix if isinstance(self.prefix, str) else list(self.prefix)}")
         return "|".join(parts)
 
 
@@ -338,3 +364,23 @@ SIGNED = ("min_length", "eos", "stop_strings", "method", "nbest", "max_calls", "
 SPEED_SETTINGS = ("row_budget", "max_cache_tokens", "draft")
 """Settings that affect speed and memory, but no result."""
 DEFAULT = Decoding()
+SETTINGS = tuple(each.name for each in fields(Decoding))
+SYNONYMS = {"num_beams": "beam", "beam_size": "beam", "beam_width": "beam", "num_return_sequences": "nbest", "n": "nbest",
+    "num_hypotheses": "nbest", "max_new_tokens": "max_length", "max_decoding_length": "max_length",
+    "min_new_tokens": "min_length", "early_stopping": "stop", "logits_processor": "processors"}  # fmt: skip
+"""Names that other libraries use for a setting, and its name here."""
+
+
+def read_settings(decoding: Decoding | None, settings: Mapping[str, Any]) -> Decoding:
+    """The settings of a call, which gave them as an object or by name. TypeError for both, and for names that are none."""
+    if unknown := [name for name in settings if name not in SETTINGS]:
+        from difflib import get_close_matches
+
+        near = SYNONYMS.get(unknown[0]) or next(iter(get_close_matches(unknown[0], SETTINGS)), None)
+        hint = f"; did you mean {near!r}?" if near else f"; there are {', '.join(SETTINGS)}"
+        raise TypeError(f"unknown setting {unknown[0]!r}{hint}")
+    if not isinstance(decoding, (Decoding, type(None))):
+        raise TypeError(f"settings are given by name, such as beam=5, or as a bestfirst.Decoding, got {decoding!r:.60}")
+    if decoding is not None and settings:
+        raise TypeError(f"settings are given twice: as an object, and as {', '.join(settings)}; use decoding.using(...)")
+    return decoding or Decoding(**settings)

@@ -182,13 +182,13 @@ def test_every_combination_is_compared_once():
 @pytest.mark.parametrize(
     ("files", "signature"),
     [
-        ({}, "best-first|k:5|score:length-normalized(length_penalty=1.0)|finished:leave|stop:hf-false"),
+        ({}, "best-first|k:5|score:length-normalized(alpha=1.0)|finished:leave|stop:hf-false"),
         (
             {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True},
-            "best-first|k:4|score:length-normalized(length_penalty=2.0)|finished:leave|stop:hf-true",
+            "best-first|k:4|score:length-normalized(alpha=2.0)|finished:leave|stop:hf-true",
         ),
         ({"num_beams": 6, "length_penalty": 0.0}, "best-first|k:6|score:logprob|finished:leave"),
-        ({"num_beams": 1}, "best-first|k:5|score:length-normalized(length_penalty=1.0)|finished:leave|stop:hf-false"),
+        ({"num_beams": 1}, "best-first|k:5|score:length-normalized(alpha=1.0)|finished:leave|stop:hf-false"),
     ],
 )
 def test_the_defaults_are_those_of_the_models_files(files, signature):

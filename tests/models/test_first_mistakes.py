@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pickle
+import re
+
 import numpy as np
 import pytest
 
 import bestfirst
 from bestfirst import FunctionModel
-from bestfirst.scoring import Score
+from bestfirst.scoring import Coverage, Score
 from bestfirst.search import Answered, BrokenLaw
 from bestfirst.search.table_1 import beam
 from bestfirst.strategies import STOPS
@@ -188,6 +191,67 @@ def test_different_settings_have_different_signatures():
         {"strategy": "a-star-beam", "heuristic": lambda y, context: 0.0},
     ]
     assert len({bestfirst.Decoding(**each).signature for each in names}) == len(names)
+
+
+COUNTS = {"beam", "nbest", "max_calls", "queue_capacity", "min_length", "row_budget", "max_length"}
+WRONG = [
+    *((name, True) for name in sorted(COUNTS)),
+    *(("max_length", value) for value in (2.5, [], "0x")),
+    *((name, "no") for name in ("accept_truncated", "deterministic")),
+    *(("prefix", value) for value in (b"a", 3, ["a"], [-1])),
+    ("max_cache_tokens", True),
+    ("heuristic", 3),
+    ("eos", -1),
+    ("eos", True),
+    ("length_penalty", True),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_settings_of_a_wrong_type_are_errors_with_their_value(name, value):
+    with pytest.raises(ValueError, match=rf"{'alpha' if name == 'length_penalty' else name} .*{re.escape(repr(value))}"):
+        bestfirst.Decoding(**{name: value})
+
+
+@pytest.mark.parametrize("asked", [{"progress": True}, {"trace": 5}, {"trace": "x.jsonl"}])
+def test_what_a_decode_reports_to_is_checked_before_it_begins(asked):
+    with pytest.raises(TypeError, match=f"{next(iter(asked))} must be "):
+        bestfirst.decode(MODEL, iter(lambda: pytest.fail("an input was read"), None), **asked)
+
+
+def test_settings_have_one_signature_however_they_are_written():
+    length = [
+        {"length_penalty": 0.6},
+        {"score": bestfirst.LengthNormalized(0.6)},
+        {"score": "length-normalized", "score_options": {"alpha": 0.6}},
+    ]
+    plain = [{}, {"length_penalty": 0}, {"score": "logprob", "score_options": {"temperature": 1.0}}, {"beam": np.int64(5)}]
+    for ways in (length, plain):
+        made = [bestfirst.Decoding(**each) for each in ways]
+        assert len({each.signature for each in made}) == 1
+        assert {bestfirst.Decoding(**each.json()).signature for each in made} == {made[0].signature}
+    wrapped = bestfirst.Decoding(score=Coverage(0.2, bestfirst.GNMT(0.6)))
+    assert "score:coverage(score=gnmt(alpha=0.6),beta=0.2)" in wrapped.signature
+
+
+def test_settings_are_equal_by_value_and_do_not_change_with_what_they_were_made_of():
+    options, prefix = {"alpha": 0.5}, [4, 5]
+    made = bestfirst.Decoding(score="length-normalized", score_options=options, prefix=prefix)
+    options["alpha"] = 2.0
+    prefix.append(6)
+    assert made.objective.alpha == made.json()["score_options"]["alpha"] == 0.5
+    assert made.json()["prefix"] == [4, 5]
+    for each in (made, bestfirst.Decoding(score=Coverage(0.2, bestfirst.GNMT(0.6)))):
+        copied = pickle.loads(pickle.dumps(each))
+        assert copied == each
+        assert hash(copied) == hash(each)
+    assert Coverage(0.2) != Coverage(0.3)
+    assert PerToken() != Coverage(0.2)
+
+
+def test_explain_names_an_unknown_setting_as_decode_does():
+    with pytest.raises(TypeError, match=r"unknown setting 'num_beams'; did you mean 'beam'\?"):
+        bestfirst.explain(MODEL, "ab", "b", num_beams=3)
 
 
 def test_bytes_are_refused_as_an_input():

@@ -33,6 +33,16 @@ class Score:
     "language_model_past" (its log-probability of the prefix, as `past`), "attention" (for `ending`), "source_length"."""
     language_model: Any = None
 
+    def __eq__(self, other: object) -> bool:
+        """Whether this is a score of the same class that holds equal numbers, texts and scores, and the same other objects."""
+        if type(self) is not type(other) or vars(self).keys() != vars(other).keys():
+            return False
+        pairs = [(value, vars(other)[name]) for name, value in vars(self).items()]
+        return all(a is b or (type(a) is type(b) and isinstance(a, COMPARED) and a == b) for a, b in pairs)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
+
     @property
     def plain(self) -> bool:
         """Whether increments are the model's log-probabilities, unchanged."""
@@ -78,3 +88,6 @@ class Score:
         if not cheap.takes(strategy, self) or any(settings.get(name) is not None for name in ANY_ORDER_ONLY):
             return AnyOrderSearch(strategy, score=self, **settings)
         return cheap(strategy, score=self, **{name: x for name, x in settings.items() if name not in ANY_ORDER_ONLY})
+
+
+COMPARED = (bool, int, float, str, frozenset, Score)
