@@ -10,6 +10,7 @@ import torch
 
 import bestfirst
 from bestfirst import FunctionModel, Model, Scored, decode
+from bestfirst.engine.tree_scorer import _top_tokens
 from bestfirst.models import score_arrays
 from bestfirst.models.score_arrays import stack_alike, top_k_list, top_k_matrix, top_k_rows
 
@@ -120,3 +121,19 @@ def test_an_invalid_row_is_named_among_many():
         top_k_rows(rows, [f"row {i}" for i in range(8)], 5)
     rows[5][3] = nan
     assert [values[0] != values[0] for values, _ in top_k_rows(rows, [""] * 8, 5)] == [i == 5 for i in range(8)]
+
+
+@pytest.mark.parametrize("form", [numpy.asarray, torch.from_numpy])
+def test_of_equal_scores_the_smaller_tokens_are_kept(form, cases):
+    for seed in cases(100, full=5000):
+        rng = numpy.random.default_rng(seed)
+        size = int(rng.integers(1, 3000))
+        width = int(rng.integers(1, min(size, 60) + 1))
+        scores = rng.integers(0, rng.integers(2, 200), (4, size)).astype(numpy.float32)
+        scores[rng.random(scores.shape) < rng.choice([0, 0.9])] = -numpy.inf
+        kept = numpy.sort(numpy.asarray(_top_tokens(form(scores), width)), 1)
+        expected = numpy.sort(numpy.argsort(-scores, 1, kind="stable")[:, :width], 1)
+        possible = numpy.take_along_axis(scores, expected, 1) > -numpy.inf
+        for row, all_possible in enumerate(possible.all(1)):
+            assert set(expected[row][possible[row]]) <= set(kept[row])
+            assert not all_possible or (kept[row] == expected[row]).all()

@@ -196,12 +196,17 @@ def _contiguous(logits: Any) -> Any:
 
 
 def _top_tokens(ranked: Any, width: int) -> Any:
-    """The tokens of each row's largest numbers, (rows, width), unordered."""
-    if not hasattr(ranked, "detach"):
-        return np.argpartition(-ranked, width - 1, 1)[:, :width]
-    from .steps.operations import top
+    """The tokens of each row's largest numbers, (rows, width), unordered; of equal numbers the smaller tokens."""
+    if hasattr(ranked, "detach"):
+        from .steps.operations import top
 
-    return top(ranked, width)[1]
+        return top(ranked, width)[1]
+    tokens = np.argpartition(-ranked, width - 1, 1)[:, :width]
+    least = np.take_along_axis(ranked, tokens, 1).min(1, keepdims=True)
+    for row in np.flatnonzero(((ranked >= least).sum(1) > width) & (least[:, 0] > -inf)):
+        above, equal = (np.flatnonzero(which) for which in (ranked[row] > least[row], ranked[row] == least[row]))
+        tokens[row] = np.concatenate([above, equal[: width - len(above)]])
+    return tokens
 
 
 def _to_numpy(x: Any) -> Any:

@@ -93,7 +93,25 @@ def zeros(*shape: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor
 
 
 def top(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `x.topk(k)` for x (rows, columns), but faster on a CPU: the k largest lie in the k blocks with the largest maxima."""
+    """The k largest of each row of x (rows, columns) and their columns; of equal ones those that come first, as in all searches.
+
+    `topk` keeps any of them; the order of those it keeps is left to the caller."""
+    if k >= x.shape[1]:
+        return x.topk(k, -1)
+    values, places = _largest(x, k + 1)
+    values, places, last, next_ = values[:, :k], places[:, :k], values[:, k - 1], values[:, k]
+    tied = ((last == next_) & (next_ > -inf)).nonzero()[:, 0]
+    if len(tied):
+        last, ranks = last[tied, None], torch.arange(k, device=x.device)
+        above = (values[tied] > last).sum(1, keepdim=True)
+        columns = torch.arange(x.shape[1], device=x.device)
+        equal = torch.where(x[tied] == last, columns, len(columns)).topk(k, largest=False).values.sort().values
+        places[tied] = torch.where(ranks < above, places[tied], equal.gather(1, (ranks - above).clamp(min=0)))
+    return values, places
+
+
+def _largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `x.topk(k)`, but faster on a CPU: the k largest lie in the k blocks with the largest maxima."""
     rows, columns = x.shape
     blocks = columns // BLOCK
     if x.device.type != "cpu" or blocks < 4 * k:
