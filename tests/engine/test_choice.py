@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.modules.module import register_module_forward_hook
 from transformers import (
     ProphetNetConfig,
     ProphetNetForConditionalGeneration,
@@ -113,6 +114,20 @@ def test_a_users_forward_hook_takes_effect(name: str) -> None:
     model.model.get_decoder().layers[0].register_forward_hook(lambda module, given, output: 0.5 * output)
     assert step_choice.step_for(model).name == "hooked"
     assert_correct(model, ARCHITECTURES[name])
+
+
+@pytest.mark.usefixtures("no_warning")
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_a_hook_of_all_modules_takes_effect_while_it_is_there(name: str) -> None:
+    model = bestfirst.wrap(ARCHITECTURES[name].build(seed=5))
+    usual, layer = step_choice.step_for(model).name, model.model.get_decoder().layers[0]
+    hook = register_module_forward_hook(lambda module, given, output: 0.5 * output if module is layer else None)
+    try:
+        assert step_choice.step_for(model).name == "hooked"
+        assert_correct(model, ARCHITECTURES[name])
+    finally:
+        hook.remove()
+    assert step_choice.step_for(model).name == usual
 
 
 def scale_a_layer(encoder: Any) -> None:

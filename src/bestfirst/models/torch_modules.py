@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
 
 
 class Modules(list[Any]):
@@ -14,13 +15,16 @@ class Modules(list[Any]):
 
     @cached_property
     def parts(self) -> list[tuple[Any, ...]]:
-        """For each module: its class, its instance-level `forward` that overrides the class's (or None), and its hooks."""
+        """For each module: its class, its instance-level `forward` that overrides the class's (or None), and its hooks. At the
+        end those that torch calls for all modules, if there are any."""
+        everywhere = (*_global_forward_hooks.values(), *_global_forward_pre_hooks.values())
         plain = [(type(module), vars(module).get("forward")) for module in self]
         hooks = [(module._forward_hooks, module._forward_pre_hooks) for module in self]
-        return [
+        parts = [
             (*part, *after.values(), *before.values()) if after or before else part
             for part, (after, before) in zip(plain, hooks, strict=True)
         ]
+        return [*parts, (torch.nn.Module, None, *everywhere)] if everywhere else parts
 
     @cached_property
     def weights(self) -> list[torch.Tensor]:
@@ -31,11 +35,11 @@ class Modules(list[Any]):
         """Whether torch's and transformers' classes and the weights define the result: no adapters, other hooks or methods."""
         classes = {part[0] for part in self.parts}
         hooks = [hook for part in self.parts if len(part) > 2 for hook in part[2:]]
-        return all(part[1] is None for part in self.parts) and all(map(_from_library, (*classes, *hooks)))
+        return all(part[1] is None for part in self.parts) and all(map(from_library, (*classes, *hooks)))
 
 
-def _from_library(part: Any) -> bool:
-    """Whether a class or a hook is defined by torch or transformers."""
+def from_library(part: Any) -> bool:
+    """Whether a class or a function is defined by torch or transformers."""
     return getattr(part, "__module__", "").startswith(("torch.nn.", "transformers."))
 
 
