@@ -10,6 +10,7 @@ import bestfirst
 from bestfirst.integrations import hub_folder
 from engine.builders import ARCHITECTURES, BART, VOCABULARY, peaked
 from generate.differences import padded
+from generate.tiny import tiny
 
 ARCHITECTURE = ARCHITECTURES["llama"]
 BATCH = padded(ARCHITECTURE, ARCHITECTURE.inputs(2, seed=1))
@@ -94,9 +95,17 @@ def test_own_loop_runs_a_decoder_that_attends_to_later_tokens():
         ({"trace": True}, "trace must be a function from an input's number to a bestfirst.Trace, got True"),
         ({"strategy": "a-star"}, r"strategy 'a-star' prunes nothing and may not end; use bestfirst.decode\(..., max_calls=...\)"),
         ({"score": "length-normalized", "score_options": {"alpha": "x"}}, "alpha must be a number, got 'x'"),
+        ({"score_options": {"alpha": 1.0}}, "alpha goes with a score; name one with score"),
         ({"score": "length-reward", "score_options": {"beta": None}}, "beta must be a number of at least 0, got None"),
     ],
 )
 def test_invalid_values_of_our_own_arguments_are_errors(asked, said, small):
     with pytest.raises((ValueError, TypeError), match=said):
         small("llama").generate(**BATCH, num_beams=2, max_new_tokens=4, custom_generate=bestfirst.generate, **asked)
+
+
+def test_options_without_a_score_are_an_error_where_the_own_loop_is_known_to_run():
+    model, asked = tiny("BloomForCausalLM"), {"input_ids": torch.tensor([[5, 6, 7]]), "num_beams": 2, "max_new_tokens": 4}
+    model.generate(**asked, custom_generate=bestfirst.generate)
+    with pytest.raises(ValueError, match="alpha goes with a score; name one with score"):
+        model.generate(**asked, custom_generate=bestfirst.generate, score_options={"alpha": 1.0})

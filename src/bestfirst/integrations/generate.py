@@ -95,7 +95,7 @@ def generate(
         raise TypeError(f"allowed must be a bestfirst.Trie or another constraint, got {allowed!r:.60}; Trie.of_texts makes one")
     caller = withheld_arguments()
     refuse(config)
-    own = score is not None or strategy is not None
+    own, objective = score is not None or strategy is not None, own_score(config, score, score_options or {})
     draft = caller.drafter(config)
     if dtype not in (None, INT8):
         raise ValueError(f"dtype must be {INT8!r} or None, got {dtype!r}: otherwise it is what the model was loaded in")
@@ -155,7 +155,7 @@ def generate(
         inputs=inputs,
         limits=limits,
         settings={
-            "score": own_score(config, score, score_options or {}),
+            "score": objective,
             "allowed": allowed,
             "row_budget": row_budget,
             "deterministic": deterministic,
