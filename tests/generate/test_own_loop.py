@@ -6,11 +6,15 @@ import copy
 
 import pytest
 import torch
+from torch.nn.modules.module import _global_forward_hooks, register_module_forward_hook
 from transformers import (
+    AttentionInterface,
     BartConfig,
     BartForCausalLM,
     DynamicCache,
+    EosTokenCriteria,
     ExponentialDecayLengthPenalty,
+    MaxLengthCriteria,
     RobertaConfig,
     RobertaForCausalLM,
     SequenceBiasLogitsProcessor,
@@ -18,6 +22,7 @@ from transformers import (
     SynthIDTextWatermarkingConfig,
     WatermarkLogitsProcessor,
 )
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import bestfirst
 from bestfirst import Stats
@@ -345,3 +350,114 @@ def test_what_others_hold_is_not_made_in_inference_mode(held):
     tensors = [*tensors, *getattr(output, "scores", ()), getattr(output, "sequences", output), *_stored(model)]
     assert held in ("scores", "a static cache") or len(tensors) > 1
     assert not any(tensor.is_inference() for tensor in tensors)
+
+
+def _hooks_all_modules(model, seen):
+    register_module_forward_hook(lambda _, given, output: seen.append(output))
+
+
+def _replaces_a_method(model, seen):
+    prepare = model.prepare_inputs_for_generation
+
+    def own(input_ids, attention_mask=None, **arguments):
+        seen.append(input_ids)
+        return prepare(input_ids, attention_mask=attention_mask, **arguments)
+
+    model.prepare_inputs_for_generation = own
+
+
+def _attends_itself(model, seen):
+    def attend(module, query, *given, **named):
+        seen.append(query)
+        return ALL_ATTENTION_FUNCTIONS["sdpa"](module, query, *given, **named)
+
+    AttentionInterface.register("noted", attend)
+    model.set_attn_implementation("noted")
+
+
+def _limits_itself(model, seen):
+    class Noted(MaxLengthCriteria):
+        def __call__(self, input_ids, scores, **more):
+            seen.append(input_ids)
+            return super().__call__(input_ids, scores, **more)
+
+    return {"stopping_criteria": [Noted(8)]}
+
+
+@pytest.fixture
+def restored():
+    """Afterwards, nothing is registered for all modules or as attention that was not before."""
+    before = dict(AttentionInterface._global_mapping), dict(_global_forward_hooks)
+    yield
+    for held, known in zip((AttentionInterface._global_mapping, _global_forward_hooks), before, strict=True):
+        for name in held.keys() - known:
+            del held[name]
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize("sees", [_hooks_all_modules, _replaces_a_method, _attends_itself, _limits_itself])
+def test_code_of_the_users_is_not_run_in_inference_mode(sees):
+    model, seen, stats = tiny("GPT2LMHeadModel"), [], Stats()
+    asked = {"input_ids": torch.tensor([[5, 6, 7, 9]]), "num_beams": 2, "max_new_tokens": 4, "do_sample": True}
+    asked |= sees(model, seen) or {}
+    model.generate(**asked, custom_generate=bestfirst.generate, stats=stats)
+    assert stats.engine == "generate"
+    assert any(isinstance(tensor, torch.Tensor) for tensor in seen)
+    assert not any(tensor.is_inference() for tensor in seen if isinstance(tensor, torch.Tensor))
+
+
+def test_a_compiled_model_is_not_compiled_again_for_inference_mode():
+    model, graphs = tiny("GPT2LMHeadModel"), []
+    model.compile(backend=lambda graph, inputs: graphs.append(graph) or graph.forward, dynamic=True)
+    asked = {"input_ids": torch.tensor([[5, 6, 7, 9]]), "max_new_tokens": 4, "do_sample": True}
+    model.generate(**asked)
+    compiled = len(graphs)
+    model.generate(**asked, custom_generate=bestfirst.generate)
+    assert len(graphs) == compiled > 0
+
+
+def test_weights_made_in_inference_mode_stay_the_models_own():
+    """Copies of them would untie them, take memory, and look like a changed model to the next call."""
+    with torch.inference_mode():
+        model = tiny("BloomForCausalLM")
+    before, stats = dict(model.named_parameters(remove_duplicate=False)), Stats()
+    asked = {"input_ids": torch.tensor([[5, 6, 7, 9]]), "num_beams": 2, "max_new_tokens": 4}
+    model.generate(**asked, custom_generate=bestfirst.generate, stats=stats)
+    assert stats.engine == "generate"
+    assert all(before[name] is weight for name, weight in model.named_parameters(remove_duplicate=False))
+
+
+def test_a_criterion_of_a_call_in_inference_mode_may_write_to_its_own_tensors():
+    model, stats = tiny("BloomForCausalLM"), Stats()
+    with torch.inference_mode():
+        steps = torch.zeros(1)
+        asked = {"input_ids": torch.tensor([[5, 6, 7, 9]]), "num_beams": 2, "max_new_tokens": 4}
+        asked["stopping_criteria"] = [lambda ids, *_, **__: steps.add_(1).expand(len(ids)) < 0]
+        model.generate(**asked, custom_generate=bestfirst.generate, stats=stats)
+    assert (stats.engine, steps.item()) == ("generate", 4)
+
+
+@pytest.mark.parametrize("name", ["BloomForCausalLM", "LlamaForCausalLM"])
+def test_the_users_own_eos_criterion_pads_what_has_ended(name):
+    model = tiny(name)
+    model.generation_config.eos_token_id = None
+    batch = {"input_ids": torch.tensor([[5, 6, 7, 9], [8, 9, 5, 4]])}
+    first = model.generate(**batch, max_new_tokens=1)[:, -1].tolist()
+    assert first[0] != first[1]
+    for ended in first:
+        asked = {"stopping_criteria": [EosTokenCriteria(torch.tensor([ended]))], "pad_token_id": 0, "max_new_tokens": 8}
+        check_own_loop_runs(model, batch, "without an EOS", num_beams=1, **asked)
+
+
+@pytest.mark.parametrize("name", ["BloomForCausalLM", "LlamaForCausalLM"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_a_criterion_that_extends_one_of_transformers_is_called(name, k):
+    class Ends(MaxLengthCriteria):
+        def __call__(self, input_ids, scores, **more):
+            return super().__call__(input_ids, scores, **more) | (input_ids[:, -1] % 3 == 0)
+
+    model, asked = tiny(name), {"num_beams": k, "max_new_tokens": 12}
+    for prompt in ([[5, 6, 7, 9]], [[8, 9, 5, 4]], [[7, 7, 5, 8]]):
+        batch = {"input_ids": torch.tensor(prompt), "stopping_criteria": [Ends(12)]}
+        ours = model.generate(**batch, **asked, custom_generate=bestfirst.generate)
+        assert torch.equal(ours, model.generate(**batch, **asked))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from math import inf
 from time import thread_time
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from .call import Call
 from .deferred_encoder import DeferredEncoderOutput, with_encoder_output
 from .inputs import PreparedModel
 from .limits import CallLimits
-from .own_loop import inference_mode, keeps_nothing, outside_inference_mode
+from .own_loop import in_inference_mode, keeps_nothing
 from .parity import hugging_face_strategy
 from .processors import for_first_rows
 
@@ -177,7 +177,9 @@ def _measure_call(call: Call, kind: CallKind, input_ids: torch.Tensor, model_kwa
         _roots={},
     )
     few.config._eos_token_tensor, few.config.num_return_sequences = None, 1
-    alone = keeps_nothing(few.model.model, few.model.modules, few.config, call.processors)
+    search = call.model.model._sample if k == 1 else call.model.model._beam_search
+    if keeps_nothing(call.model.model, call.model.modules, call.config, call.processors):
+        search = partial(in_inference_mode, search, call.model.modules, others)
 
     def ours(tokens: int) -> None:
         few.config.max_length, few.limits = prompt + tokens, CallLimits(tokens, frozenset(), others)
@@ -185,14 +187,10 @@ def _measure_call(call: Call, kind: CallKind, input_ids: torch.Tensor, model_kwa
 
     def theirs(tokens: int) -> None:
         few.config.max_length = prompt + tokens
-        search = call.model.model._sample if k == 1 else call.model.model._beam_search
         whole_batch = with_encoder_output(model_kwargs, len(input_ids))
         arguments = {name: _first_rows(value, n * k) for name, value in whole_batch.items()}
         criteria = StoppingCriteriaList([MaxLengthCriteria(prompt + tokens), *others])
-        if alone:
-            criteria = outside_inference_mode(criteria, others)
-        with inference_mode(few.model.modules, processors) if alone else nullcontext():
-            search(input_ids[: n * k], processors, criteria, few.config, **arguments)
+        search(input_ids[: n * k], processors, criteria, few.config, **arguments)
 
     ours(min(TOKENS, call.limits.n_max))
     step_seconds = few.stats.model_seconds / max(1, few.stats.steps)

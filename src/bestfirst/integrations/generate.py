@@ -13,7 +13,6 @@ import copy
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -36,7 +35,7 @@ from .deferred_encoder import GENERATE, DeferredEncoderOutput, WithDeferredEncod
 from .inputs import PreparedModel, read_inputs, with_host_masks
 from .limits import read_limits
 from .outputs import Outputs, build_output, pad_token
-from .own_loop import inference_mode, keeps_nothing, ordinary, outside_inference_mode
+from .own_loop import in_inference_mode, keeps_nothing
 from .parity import hugging_face_strategy, own_score, own_strategy
 from .processors import NotMonotonic, banned_tokens
 from .refusals import OwnLoop, reason_for_own_loop, refuse
@@ -109,12 +108,9 @@ def generate(
         asked = {"synced_gpus": bool(caller.synced_gpus), **with_encoder_output(model_kwargs, len(input_ids))}
         greedy = config.num_beams == 1
         loop = partial(model._sample, streamer=caller.streamer) if greedy else model._beam_search
-        alone = caller.sees_tokens_only and keeps_nothing(model, modules, config, logits_processor)
-        criteria = outside_inference_mode(stopping_criteria, limits.others) if alone else stopping_criteria
-        with inference_mode(modules, logits_processor) if alone else nullcontext():
-            output = loop(input_ids, logits_processor, criteria, config, **asked)
-        if alone:
-            output = ordinary(output)
+        if caller.sees_tokens_only and keeps_nothing(model, modules, config, logits_processor):
+            loop = partial(in_inference_mode, loop, modules, limits.others)
+        output = loop(input_ids, logits_processor, stopping_criteria, config, **asked)
         return output if greedy else streamed(output)
 
     def count(cost: Stats) -> None:

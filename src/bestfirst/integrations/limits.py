@@ -30,15 +30,15 @@ class CallLimits:
 
 
 def read_limits(criteria: Sequence[Any], config: Any, prompt_length: int) -> CallLimits:
-    """Split the criteria into maximum length and EOS, which the search handles itself, and all others."""
+    """Split the criteria into maximum length and EOS, which the search handles itself, and all others, also of subclasses."""
     longest, others = config.max_length, StoppingCriteriaList()
     known, eos = frozenset(eos_tokens(config)), frozenset[int]()
     for criterion in criteria:
-        if isinstance(criterion, MaxLengthCriteria):
+        if type(criterion) is MaxLengthCriteria:
             longest = min(longest, criterion.max_length)
-        elif isinstance(criterion, EosTokenCriteria) and criterion.eos_token_id is config._eos_token_tensor:
+        elif type(criterion) is EosTokenCriteria and criterion.eos_token_id is config._eos_token_tensor:
             eos = known
-        elif isinstance(criterion, EosTokenCriteria) and (ends := frozenset(criterion.eos_token_id.tolist())) <= known:
+        elif type(criterion) is EosTokenCriteria and (ends := frozenset(criterion.eos_token_id.tolist())) <= known:
             eos |= ends
         else:
             others.append(criterion)

@@ -5,35 +5,55 @@ What is made in that mode cannot be trained with later, so it is used only where
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from transformers import GenerationMixin
 from transformers.generation.stopping_criteria import StoppingCriteria, StoppingCriteriaList
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..engine.logits_processing import OF_ONE_CALL, THEIRS
-from ..models.torch_modules import Modules
+from ..models.torch_modules import Modules, from_library
 
 
 def keeps_nothing(model: Any, modules: Modules, config: Any, processors: Sequence[Any]) -> bool:
-    """Whether all that `generate`'s own loop leaves behind is tokens: no other outputs, no cache that others hold, only
-    processors of transformers that work by themselves, and a model of library modules and plain weights, not training.
+    """Whether all that `generate`'s own loop leaves behind is tokens: no other outputs, no cache that others hold, and a loop,
+    processors, and a model of plain weights, not training, that run the libraries' code alone.
 
     The cache is `generate`'s own unless one is asked for, which it keeps; the caller has to know that none was passed.
     """
-    if config.return_dict_in_generate or config.cache_implementation is not None:
+    if config.return_dict_in_generate or config.cache_implementation is not None or torch.is_inference_mode_enabled():
         return False
     if model.device.type not in ("cpu", "cuda") or torch.is_autocast_enabled(model.device.type):
         return False
-    plain = all(type(weight) is torch.nn.Parameter and type(weight.data) is torch.Tensor for weight in modules.weights)
     kinds = {type(each) for each in processors}
-    known = modules.untouched and all(kind.__module__ == THEIRS and kind.__name__ not in OF_ONE_CALL for kind in kinds)
-    return plain and known and not any(module.training for module in modules)
+    known = all(kind.__module__ == THEIRS and kind.__name__ not in OF_ONE_CALL for kind in kinds)
+    plain = all(map(_is_plain, modules.weights)) and not any(map(_trains_or_is_compiled, modules))
+    return known and plain and modules.untouched and _runs_library_code(model)
+
+
+def _is_plain(weight: torch.Tensor) -> bool:
+    """Whether a weight is an ordinary tensor, not one made in inference mode."""
+    return type(weight) is torch.nn.Parameter and type(weight.data) is torch.Tensor and not weight.is_inference()
+
+
+def _trains_or_is_compiled(module: Any) -> bool:
+    """Whether a module is in training mode, or compiled, which torch would do again for inference mode."""
+    return module.training or "_compiled_call_impl" in vars(module)
+
+
+def _runs_library_code(model: Any) -> bool:
+    """Whether a model of untouched modules generates by `GenerationMixin`'s loops, without methods or attention of the user's."""
+    loops = type(model)._sample is GenerationMixin._sample and type(model)._beam_search is GenerationMixin._beam_search
+    configs = [model.config, *(getattr(model.config, name, None) for name in model.config.sub_configs)]
+    attention = {ALL_ATTENTION_FUNCTIONS.get(getattr(config, "_attn_implementation", None)) for config in configs}
+    return loops and not any(map(callable, vars(model).values())) and all(map(from_library, attention - {None}))
 
 
 class OutsideInferenceMode(StoppingCriteria):
-    """A criterion of the user's, called with an ordinary tensor and as outside of inference mode."""
+    """A criterion of the user's, called with an ordinary tensor and as outside of inference mode. It has that one's attributes:
+    `generate` pads what has ended if a criterion has an `eos_token_id`."""
 
     def __init__(self, criterion: Any) -> None:
         self._criterion = criterion
@@ -42,28 +62,37 @@ class OutsideInferenceMode(StoppingCriteria):
         with torch.inference_mode(False), torch.no_grad():
             return self._criterion(input_ids.clone(), scores, **more)
 
-
-def outside_inference_mode(criteria: Sequence[Any], own: Sequence[Any]) -> StoppingCriteriaList:
-    """The criteria, of which the user's `own` are called as outside of inference mode."""
-    return StoppingCriteriaList(OutsideInferenceMode(each) if any(each is one for one in own) else each for each in criteria)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._criterion, name)
 
 
-@contextmanager
-def inference_mode(modules: Modules, processors: Sequence[Any]) -> Iterator[None]:
-    """torch's inference mode. What a module or a processor has stored in itself meanwhile (a longer table of positions, a bias
-    for each token) is made an ordinary tensor at the end."""
+def in_inference_mode(
+    loop: Callable[..., torch.Tensor],
+    modules: Modules,
+    own: Sequence[Any],
+    input_ids: torch.Tensor,
+    processors: Sequence[Any],
+    criteria: Sequence[Any],
+    config: Any,
+    /,
+    **arguments: Any,
+) -> torch.Tensor:
+    """What `loop` returns, run in inference mode but for the user's `own` criteria: ordinary tokens. What a module or a processor
+    has stored in itself meanwhile (a longer table of positions, a bias for each token) is made an ordinary tensor at the end."""
+    criteria = StoppingCriteriaList(OutsideInferenceMode(each) if any(each is one for one in own) else each for each in criteria)
     try:
         with torch.inference_mode():
-            yield
+            tokens = loop(input_ids, processors, criteria, config, **arguments)
     finally:
         of_modules = [each for module in modules for each in (vars(module), module._buffers, module._parameters)]
         for stored in (*of_modules, *map(vars, processors)):
-            for name, value in stored.items():
+            for name, value in [*stored.items()]:  # a copy: another thread may add to it
                 if isinstance(value, torch.Tensor) and value.is_inference():
-                    stored[name] = ordinary(value)
+                    stored[name] = _ordinary(value)
+    return _ordinary(tokens)
 
 
-def ordinary(tensor: torch.Tensor) -> torch.Tensor:
+def _ordinary(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor made in inference mode, as one that can be used like any other."""
     copy = tensor.clone()
     return torch.nn.Parameter(copy, requires_grad=False) if isinstance(tensor, torch.nn.Parameter) else copy
