@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .hypothesis import Hypothesis, Successors
+from .hypothesis import Hypothesis, Key, Successors
 from .policy import AskedSearch
 from .result import Answer, Result
 from .table_1 import Strategy
@@ -100,9 +100,6 @@ def token_sequences(some: Sequence[Any], model: Any) -> list[Sequence[int]]:
     return found
 
 
-Priority = tuple[float, float, tuple[int, ...]]
-
-
 class RequiredWordsSearch(AskedSearch):
     """The search of one input; implements `Search`."""
 
@@ -113,7 +110,7 @@ class RequiredWordsSearch(AskedSearch):
         self.level_rows = min(self.k * (1 + words.start.missing), 1024)
         self.width = self.k + len(self.eos) + words.helpful_count
         self._states: dict[Hypothesis, WordsState] = {}
-        self._queue: list[tuple[Priority, Hypothesis]] = []
+        self._queue: list[tuple[Key, Hypothesis]] = []
         self._popped: Counter[tuple[int, int]] = Counter()  # by length and bank, how many were popped
         self._unfinished: Counter[tuple[int, int]] = Counter()  # and those of them that are unfinished
         self._answers: list[Hypothesis] = []
@@ -217,8 +214,8 @@ class RequiredWordsSearch(AskedSearch):
         self.set_scores(y)
         y.wanted = state.helpful
         self._states[y] = state
-        priority = (y.length, -y.value, y.tokens) if self.whole_levels else (-y.value, y.length, y.tokens)
-        heapq.heappush(self._queue, (priority, y))
+        key = (y.length, -y.value, y.tokens) if self.whole_levels else (-y.value, y.length, y.tokens)
+        heapq.heappush(self._queue, (key, y))
 
     def _bank(self, y: Hypothesis) -> int:
         return self._states[y].missing
