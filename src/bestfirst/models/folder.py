@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..durable_files import digest
+from ..errors import first_line
 
 EMBEDDED = "tatoeba-de-en"
 LONGEST_HEADER = 100 << 20  # bytes; safetensors' own limit
@@ -161,11 +162,6 @@ class WeightFiles:
 # -- diagnosis of damaged folders ------------------------------------------------------------------------------------------
 
 
-def first_line(error: BaseException) -> str:
-    """The first line of an exception's message; its class name if the message is empty."""
-    return str(error).strip().split("\n")[0] or type(error).__name__
-
-
 def describe_damage(name: str, error: Exception) -> str:
     """One line that says why loading failed with `error`: the damaged file or field where it can be found, since libraries often
     report only their internals; else the first line of the error."""
@@ -188,7 +184,7 @@ def _broken_json(folder: Path) -> str | None:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            return f"{path.name} is no JSON: {str(error).splitlines()[0]}"
+            return f"{path.name} is no JSON: {first_line(error)}"
         if not isinstance(content, dict) and path.name.endswith(("config.json", "tokenizer.json")):
             return f"{path.name} must be a JSON object, and is a {type(content).__name__}"
     return None

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..errors import first_line
 from .folder import ModelNotFound, NeedsTransformers
 
 Ids = Sequence[int]
@@ -84,7 +85,7 @@ def read_json(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ModelNotFound(f"it lacks {path.name}") from None
     except ValueError as error:
-        raise ModelNotFound(f"{path.name} is no JSON: {str(error).splitlines()[0]}") from error
+        raise ModelNotFound(f"{path.name} is no JSON: {first_line(error)}") from error
     if not isinstance(found, dict):
         raise ModelNotFound(f"{path.name} must be a JSON object, and is a {type(found).__name__}")
     return found
@@ -140,7 +141,7 @@ def json_tokenizer(folder: Path, config: Mapping[str, Any], model_type: str, sou
     try:
         backend = Backend.from_file(str(path))
     except Exception as error:  # of whatever kind `tokenizers` raises
-        raise ModelNotFound(f"tokenizer.json is damaged: {str(error).splitlines()[0]}") from error
+        raise ModelNotFound(f"tokenizer.json is damaged: {first_line(error)}") from error
     backend.no_padding()
     backend.no_truncation()
     if (config.get("add_prefix_space") and kind != "bart") or config.get("split_special_tokens"):

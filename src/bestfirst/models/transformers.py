@@ -18,7 +18,8 @@ import torch
 import transformers
 from transformers.modeling_outputs import BaseModelOutput
 
-from .folder import ModelNotFound, check_folder, describe_damage, first_line, has_tokenizer
+from ..errors import first_line
+from .folder import ModelNotFound, check_folder, describe_damage, has_tokenizer
 from .model import Query, Scored
 from .reader import Prompt
 from .sentencepiece_tokenizer import AddedToken, MarianTokenizer

@@ -16,6 +16,7 @@ from weakref import ref
 
 import torch
 
+from ...errors import first_line
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
@@ -301,7 +302,7 @@ class DeviceEngine:
         self._restart()
         self._broken = True
         warnings.warn(
-            f"decoding on the device failed ({type(error).__name__}: {str(error).strip().split(chr(10))[0]}): "
+            f"decoding on the device failed ({type(error).__name__}: {first_line(error)}): "
             "falling back to a slower path. Results are the same.",
             stacklevel=2,
         )
