@@ -8,7 +8,7 @@ from inspect import Parameter, Signature, signature
 from time import perf_counter
 from typing import Any, Literal, get_args
 
-from .engine import Job, Stats, engine_for, engine_for_many, no_garbage_collection, run
+from .engine import BATCH, FIRST_BATCH, Job, Stats, engine_for, engine_for_many, no_garbage_collection, run
 from .models import Model, Source, as_model
 from .search import Result, Trace
 from .settings import DEFAULT, Decoding, read_settings
@@ -126,7 +126,6 @@ def _results(
 
 
 NO_SOURCE = Source(None, 0, 0)
-FIRST_BATCH, BATCH = 320, 512  # inputs tokenized at a time, as many as a device takes; fewer at first, while it waits
 
 
 def _read(model: Model, inputs: Iterable[Any], prefix: Any) -> Iterator[tuple[Any, Source | ValueError]]:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from .logits_edits import Edits
 
 
+BATCH, FIRST_BATCH = 512, 320
+"""Inputs that a device is given at a time, and texts that are tokenised at a time. The first batch is smaller, because the device
+waits for it; it is larger than a small session, so that the size of the session can be chosen."""
 TextOf = Callable[[Sequence[int]], str | None]
 """Detokenizes an output; None if the model has no text."""
 

@@ -13,7 +13,7 @@ from math import inf
 from threading import Thread
 from typing import Any
 
-from ..engine import Engine, Job, Stats, engine_for, no_garbage_collection
+from ..engine import BATCH, FIRST_BATCH, Engine, Job, Stats, engine_for, no_garbage_collection
 from ..models import Model
 from ..search import Answer, RecordedSearch, Result, Trace
 from ..settings import Decoding
@@ -21,12 +21,8 @@ from .fair_share import FairShare, Use
 from .schemas import Limits
 from .work import Certified, Done, EngineStopped, Inbox, TextReader, Work
 
-READ_BATCH = 512  # texts to tokenise at a time, as many as a device is given
-FIRST_READ_BATCH = 320  # fewer while no job runs, because the device waits for them
 JOBS_PER_TURN = 16  # texts that a request starts at a time, where the device schedules searches
-GC_THRESHOLD = (
-    50_000  # new objects between garbage collections there: searches leave no cycles, and replayed graphs run no Python
-)
+GC_THRESHOLD = 50_000  # new objects between collections there: searches leave no cycles, and replayed graphs run no Python
 
 # Seconds after which threads hand over the GIL: the engine's, the event loop's, and those between server and engine process. An
 # engine releases it at every launch, and a GPU that waits for the next launch waits for that long. 2,000 texts take 75 ms; with
@@ -278,7 +274,7 @@ class EngineThread:
     def _read_ahead(self, work: Work) -> None:
         """Tokenise waiting texts: this request's next and, if the model reads batches, as many of each other request, since they
         start in turns."""
-        most = 1 if self._read.read_batch is None else READ_BATCH if self._work else FIRST_READ_BATCH
+        most = 1 if self._read.read_batch is None else BATCH if self._work else FIRST_BATCH
         works = [each for each in dict.fromkeys((work, *self._share.flows)) if len(each.sources) < len(each.texts)]
         share = max(JOBS_PER_TURN, most // len(works))
         unread: list[tuple[Work, range]] = []

@@ -20,7 +20,7 @@ from ...errors import first_line
 from ...models.transformers import TransformersModel
 from ...search import Answer, Result
 from ...settings import Decoding
-from ..engine import Engine, Job, Stats, set_text, text_tokens
+from ..engine import BATCH, FIRST_BATCH, Engine, Job, Stats, set_text, text_tokens
 from ..logits_edits import NotAnswered, min_length_edits
 from ..model_record import record_of
 from .cached_session import CachedSession
@@ -32,8 +32,6 @@ from .rules import unknown_to_device
 from .session import Session
 from .state import Shape
 
-BATCH = 512  # inputs to request at a time,
-FIRST_BATCH = 320  # and first, while the device waits for them: more than a small session holds, so that its size can be chosen
 WINDOW = 1 << 15  # inputs to request before the first session is sized
 
 _log = logging.getLogger(__name__)
