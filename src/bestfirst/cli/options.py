@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, get_type_hints
 
 import typer
 
-from ..scoring import SCORES
+from ..scoring import LARGEST, SCORES
 from ..search import METHODS
 from ..strategies import STOPS, STRATEGIES, WITH_FACTOR
 from .console import Command, reports, usage
@@ -21,7 +21,6 @@ from .console import Command, reports, usage
 SEARCH, SCORE, MODEL, OUTPUT, CORPUS = "Search", "Score", "Model", "Output", "Corpora"  # panels of the help
 DTYPES = ("fp32", "fp16", "bf16", "int8")
 FORMATS = ("text", "jsonl", "parquet")
-LARGEST = 1e9  # most for a parameter of a score: far beyond any use, and far below overflow
 MOST_DIGITS = 15  # of a count: it, and what is computed with it, fits into 64 bits
 STEEPEST = 50.0  # largest exponent of a length: a million tokens to this power does not overflow
 
