@@ -286,7 +286,7 @@ def test_problems_of_a_trace_file_are_shown_on_the_page(chromium, searched, tmp_
     with pytest.warns(UserWarning, match="ends in the middle of line 40"):
         path = view(Path(trace)).save(tmp_path / "cut.html")
     with opened(chromium, path) as one:
-        assert any("ends in the middle of line 40" in said for said in one.texts(".bf-trouble"))
+        assert any("ends in the middle of line 40" in said for said in one.texts(".bf-problems"))
         assert one.counts(0)["calls"] == sum('"pop"' in line for line in lines[:38])
 
 

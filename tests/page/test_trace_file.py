@@ -28,7 +28,7 @@ def toy_trace(seed: int = 0, **labels: object) -> Trace:
 def test_a_written_trace_is_read_back_unchanged():
     trace = toy_trace()
     found = read_lines(lines_of(trace), "it")
-    assert (found.trouble, list(found.searches)) == ([], [None])
+    assert (found.problems, list(found.searches)) == ([], [None])
     assert found.searches[None] == [trace.events]
 
 
@@ -38,13 +38,13 @@ def test_interleaved_inputs_of_a_file_are_separated():
     mixed += first[len(second) :] + second[len(first) :]
     found = read_lines([json.dumps(event) for event in [HEADER, *mixed]], "it")
     assert list(found.searches) == [3, 8]
-    assert (found.searches[3], found.searches[8], found.trouble) == ([first], [second], [])
+    assert (found.searches[3], found.searches[8], found.problems) == ([first], [second], [])
 
 
 def test_a_file_without_a_header_is_read_with_a_warning():
     events = toy_trace().events
     found = read_lines([json.dumps(event) for event in events], "'headless'")
-    assert found.trouble == ["'headless' has no format version in its first line; what can be read is shown"]
+    assert found.problems == ["'headless' has no format version in its first line; what can be read is shown"]
     assert found.searches[None] == [events]
 
 
@@ -53,7 +53,7 @@ def test_a_newer_version_is_read_as_far_as_known_with_a_warning():
     lines[0] = json.dumps({**HEADER, "version": 3})
     lines.insert(3, json.dumps({"event": "entangle", "id": 1}))
     found = read_lines(lines, "'new'")
-    assert found.trouble == ["'new' has format version 3, newer than 2, which this bestfirst knows; what it knows is shown"]
+    assert found.problems == ["'new' has format version 3, newer than 2, which this bestfirst knows; what it knows is shown"]
     assert found.searches[None] == [toy_trace().events]
 
 
@@ -63,7 +63,7 @@ def test_a_truncated_file_is_read_up_to_its_end_with_a_warning(tmp_path):
     for end in range(300, len(whole) - 300, 97):
         path.write_text(whole[:end], encoding="utf-8")
         found = read(path)
-        (said,) = found.trouble
+        (said,) = found.problems
         assert "ends in the middle of line" in said or "has no end" in said
         tree = RecordedTree(found.searches[None][0])
         assert tree.rows == whole[:end].count('"pop", "id": ') - (whole[:end].endswith('"pop", "id": '))  # or fewer digits
@@ -76,7 +76,7 @@ def test_damaged_lines_alone_are_skipped_and_counted():
     lines[7] = '{"event": "push", "id": "seven", "parent": null}\n'
     lines.insert(9, '{"event": "pop", "id": 999}\n')
     found = read_lines(lines, "'it'")
-    assert found.trouble == [
+    assert found.problems == [
         "1 lines of 'it' are no JSON, the first is line 5; the others are shown",
         "2 lines of 'it' are no events of a search, the first is line 7; the others are shown",
     ]
@@ -104,7 +104,7 @@ def test_an_event_with_a_field_of_another_type_is_skipped(damaged):
     where = 4 if damaged["event"] == "text" else 3
     lines = [json.dumps(event) for event in [HEADER, *sound]]
     found = read_lines([*lines[:where], json.dumps(damaged), *lines[where:]], "'it'")
-    assert found.trouble == [f"1 lines of 'it' are no events of a search, the first is line {where + 1}; the others are shown"]
+    assert found.problems == [f"1 lines of 'it' are no events of a search, the first is line {where + 1}; the others are shown"]
     assert found.searches[None] == [sound]
     draw([RecordedTree(sound)])
 

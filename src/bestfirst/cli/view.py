@@ -91,17 +91,17 @@ def view(
         out = stack.enter_context(closing(Output(output, apart_from=reads)))
         if not as_text and not as_json and output in (None, "-") and out.file.isatty():
             raise usage("a page is for a browser: name a file with -o page.html, or draw it here with --text")
-        searches, trouble = _read(trace, line) if trace is not None else (_record(choice, decoding, str(text)), [])
+        searches, problems = _read(trace, line) if trace is not None else (_record(choice, decoding, str(text)), [])
         out.begin()
-        for said in trouble:
+        for said in problems:
             say(said)
         if as_json:
             out.write("".join(json.dumps(event) + "\n" for event in [HEADER, *(e for events in searches for e in events)]))
         elif as_text:
             out.write(render_rich(*draw([RecordedTree(events) for events in searches]), styled=out.file.isatty()))
         else:
-            out.write(render(*searches, trouble=trouble))
-    return PARTLY if trouble else 0
+            out.write(render(*searches, problems=problems))
+    return PARTLY if problems else 0
 
 
 def _record(choice: ModelChoice, decoding: Decoding, text: str) -> list[Events]:
@@ -120,11 +120,11 @@ def _record(choice: ModelChoice, decoding: Decoding, text: str) -> list[Events]:
 def _read(path: str, line: int | None) -> tuple[list[Events], list[str]]:
     """The searches of one input in a trace file, and messages about damage."""
     try:
-        searches, trouble = read(path)
+        searches, problems = read(path)
     except ValueError as error:
         raise usage(reason(error)) from error
     label = next(iter(searches)) if line is None else line
     if label not in searches:
         present = ", ".join(str(each) for each in list(searches)[:10] if each is not None) or "no lines are told apart there"
         raise usage(f"there is no search of line {line} in {path!r}; there is: {present}")
-    return searches[label], trouble
+    return searches[label], problems

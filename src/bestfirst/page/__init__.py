@@ -11,7 +11,7 @@ A search is a list of events, as `Trace.events` holds them: plain JSON, document
 
 JavaScript in a page that contains the component:
 
-    const shown = bestfirst.show(element, [events, events], {title, trouble});     // one or more searches of one input
+    const shown = bestfirst.show(element, [events, events], {title, problems});     // one or more searches of one input
     shown.step(12);                                     // after the twelfth pop; also: play(), pause(), select(search, id)
     shown.remove();                                     // remove it, listeners included
 
@@ -49,11 +49,11 @@ UNSAFE = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028"
 
 @dataclass(frozen=True)
 class Page:
-    """A self-contained HTML page, which a notebook displays, its searches, and the problems of their files (`trouble`)."""
+    """A self-contained HTML page, which a notebook displays, its searches, and what is wrong with their files (`problems`)."""
 
     html: str = field(repr=False)
     searches: list[Events] = field(repr=False)
-    trouble: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
     def save(self, path: str | Path) -> Path:
         path = Path(path)
@@ -82,17 +82,17 @@ def view(*recorded: Recorded, title: str | None = None) -> Page:
     if not recorded:
         raise ValueError("there is nothing to view: give one or more results, traces or files")
     searches: list[Events] = []
-    trouble: list[str] = []
+    problems: list[str] = []
     for each in recorded:
         if isinstance(each, (str, Path)):
-            by_input, problems = read(each)
+            by_input, found = read(each)
             searches += next(iter(by_input.values()))
-            trouble += problems
+            problems += found
         else:
             searches += split(_events(each))
-    for problem in trouble:
+    for problem in problems:
         warnings.warn(problem, stacklevel=2)
-    return Page(render(*searches, title=title, trouble=trouble), searches, tuple(trouble))
+    return Page(render(*searches, title=title, problems=problems), searches, tuple(problems))
 
 
 def _events(recorded: Result | Trace | Iterable[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
@@ -106,9 +106,9 @@ def _events(recorded: Result | Trace | Iterable[Mapping[str, Any]]) -> Iterable[
     return trace.events
 
 
-def render(*searches: Iterable[Mapping[str, Any]], title: str | None = None, trouble: Iterable[str] = ()) -> str:
+def render(*searches: Iterable[Mapping[str, Any]], title: str | None = None, problems: Iterable[str] = ()) -> str:
     """The HTML of a page with one or more searches of one input, each a list of events. `title`: by default the input's text;
-    `trouble`: problems to show at the top."""
+    `problems`: sentences to show at the top."""
     recorded = [list(events) for events in searches]
     if title is None:
         title = next((str(e["source"]) for events in recorded for e in events if e["event"] == "begin" and e.get("source")), "")
@@ -116,7 +116,7 @@ def render(*searches: Iterable[Mapping[str, Any]], title: str | None = None, tro
     parts = {
         "title": escape(shown + " · bestfirst" if shown else "bestfirst"),
         "component": component(),
-        "data": embed({"searches": recorded, "title": title, "trouble": list(trouble)}),
+        "data": embed({"searches": recorded, "title": title, "problems": list(problems)}),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
 

@@ -30,7 +30,7 @@ class TraceFile(NamedTuple):
     """The searches of each input of a file, by its label (None without), and the file's problems, a sentence each."""
 
     searches: dict[Any, list[Events]]
-    trouble: list[str]
+    problems: list[str]
 
 
 def read(path: str | Path) -> TraceFile:
@@ -44,13 +44,13 @@ def read(path: str | Path) -> TraceFile:
 
 def read_lines(lines: Iterable[str], name: str) -> TraceFile:
     """As `read`, from an iterable of lines; `name` stands for the file in the messages."""
-    trouble: list[str] = []
-    searches = _by_input(_valid_events(_parse(lines, name, trouble), name, trouble))
+    problems: list[str] = []
+    searches = _by_input(_valid_events(_parse(lines, name, problems), name, problems))
     for label, of_input in searches.items():
-        if not trouble and any(events[-1]["event"] not in ("result", "text") for events in of_input):
+        if not problems and any(events[-1]["event"] not in ("result", "text") for events in of_input):
             of = "" if label is None else f" of line {label}" if isinstance(label, int) else f" of {label}"
-            trouble.append(f"the search{of} in {name} has no end: the file is cut off, or the search was interrupted")
-    return TraceFile(searches, trouble)
+            problems.append(f"the search{of} in {name} has no end: the file is cut off, or the search was interrupted")
+    return TraceFile(searches, problems)
 
 
 def split(recorded: Iterable[Mapping[str, Any]]) -> list[Events]:
@@ -104,8 +104,8 @@ def _searches(recorded: Events) -> list[Events]:
     return searches
 
 
-def _parse(lines: Iterable[str], name: str, trouble: list[str]) -> Iterator[tuple[int, Any]]:
-    """Yields the JSON values of a file with their line numbers; another version and lines that are not JSON go to `trouble`."""
+def _parse(lines: Iterable[str], name: str, problems: list[str]) -> Iterator[tuple[int, Any]]:
+    """Yields the JSON values of a file with their line numbers; another version and lines that are not JSON go to `problems`."""
     lost: list[int] = []
     number = 0
     for number, line in enumerate(lines, 1):
@@ -118,14 +118,14 @@ def _parse(lines: Iterable[str], name: str, trouble: list[str]) -> Iterator[tupl
             continue
         header = isinstance(value, dict) and value.get("format") == FORMAT
         version = value.get("version") if header else None
-        if (header or number == 1) and version != VERSION and not any("version" in problem for problem in trouble):
-            trouble.append(_other_version(name, version))
+        if (header or number == 1) and version != VERSION and not any("version" in problem for problem in problems):
+            problems.append(_other_version(name, version))
         if not header:
             yield number, value
     if lost and lost == [number]:
-        trouble.append(f"{name} ends in the middle of line {number}; what is before it is shown")
+        problems.append(f"{name} ends in the middle of line {number}; what is before it is shown")
     elif lost:
-        trouble.append(f"{len(lost)} lines of {name} are no JSON, the first is line {lost[0]}; the others are shown")
+        problems.append(f"{len(lost)} lines of {name} are no JSON, the first is line {lost[0]}; the others are shown")
 
 
 def _other_version(name: str, version: Any) -> str:
@@ -136,8 +136,8 @@ def _other_version(name: str, version: Any) -> str:
     return f"{name} has the unknown format version {version!r}; what can be read is shown"
 
 
-def _valid_events(objects: Iterable[tuple[int, Any]], name: str, trouble: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields the valid events. Unknown kinds of events are skipped, as of a newer version; other values go to `trouble`."""
+def _valid_events(objects: Iterable[tuple[int, Any]], name: str, problems: list[str]) -> Iterator[dict[str, Any]]:
+    """Yields the valid events. Unknown kinds of events are skipped, as of a newer version; other values go to `problems`."""
     bad: list[int] = []
     for number, value in objects:
         kind = value.get("event") if isinstance(value, dict) else None
@@ -149,7 +149,7 @@ def _valid_events(objects: Iterable[tuple[int, Any]], name: str, trouble: list[s
         else:
             yield value
     if bad:
-        trouble.append(f"{len(bad)} lines of {name} are no events of a search, the first is line {bad[0]}; the others are shown")
+        problems.append(f"{len(bad)} lines of {name} are no events of a search, the first is line {bad[0]}; the others are shown")
 
 
 def _has_types(event: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:

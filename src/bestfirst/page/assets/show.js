@@ -13,7 +13,7 @@ import { caption, nameOf } from "./why.js";
 const ORDER = ["returned", "finished", "expanded", "pending", "evicted", "pruned"]; // of the hits for a token
 
 class Shown {
-  constructor(host, searches, { title = "", trouble = [] } = {}) {
+  constructor(host, searches, { title = "", problems = [] } = {}) {
     this.recordings = searches.map((events) => new Recording(events)).filter((recording) => recording.nodes.length);
     this.selected = null; // {search, y}
     this.found = null;
@@ -24,7 +24,7 @@ class Shown {
     this.details = new Details(() => this.select(null));
     const steps = Math.max(0, ...this.recordings.map((recording) => recording.steps));
     this.player = new Player(steps, (step, next) => this._move(next));
-    const complaints = trouble.map((said) => el("p", "bf-trouble", { role: "alert" }, said));
+    const complaints = problems.map((said) => el("p", "bf-problems", { role: "alert" }, said));
     const panels = el("div", `bf-panels bf-of-${Math.min(2, this.panels.length)}`, {}, ...this.panels.map((panel) => panel.element));
     const foot = el("footer", "bf-foot", {}, this.details.element, el("div", "bf-controls", {}, this.player.element, this._search(), this._theme()));
     this.root.prepend(...complaints, this.summary.element, panels, foot);
