@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from .agenda import by_key
 from .hypothesis import Hypothesis, Successors, logprob_of
-from .policy import AskedSearch, BrokenLaw, clamp_rounding, exceeds
+from .policy import BaseSearch, BrokenLaw, clamp_rounding, exceeds
 from .result import Answer, Result
 from .stops import Patience
 from .table_1 import Strategy
@@ -27,7 +27,7 @@ Candidate = tuple[float, tuple[int, ...], int, Hypothesis, int]
 """A child, not created yet: its value, negated; its parent's tokens; its own token; the parent; its index j. Sorts by rank."""
 
 
-class LevelSearch(AskedSearch):
+class LevelSearch(BaseSearch):
     """The search of one input; implements `Search`. It calls its stop once per level, as `AnyOrderSearch` does."""
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""What all searches share. `Policy`: what strategy and score mean for the search. `AskedSearch`: the base class of the searches,
+"""What all searches share. `Policy`: what strategy and score mean for the search. `BaseSearch`: the base class of the searches,
 with their settings and costs. `BrokenLaw`: the error for a score or model that breaks a law of exact search."""
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class Policy:
         )
 
 
-class AskedSearch:
+class BaseSearch:
     """Base class of the searches of one input: what was asked for, and what the search has cost so far."""
 
     calls = 0  # hypotheses that had to be scored: the paper's metric

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .hypothesis import Hypothesis, Key, Successors
-from .policy import AskedSearch
+from .policy import BaseSearch
 from .result import Answer, Result
 from .table_1 import Strategy
 
@@ -100,7 +100,7 @@ def token_sequences(some: Sequence[Any], model: Any) -> list[Sequence[int]]:
     return found
 
 
-class RequiredWordsSearch(AskedSearch):
+class RequiredWordsSearch(BaseSearch):
     """The search of one input; implements `Search`."""
 
     def __init__(self, strategy: Strategy, *, words: RequiredWords, **settings: Any) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 
 from .agenda import Agenda, Beam, by_key
 from .hypothesis import Hypothesis, logprob_of
-from .policy import AskedSearch, BrokenLaw, exceeds
+from .policy import BaseSearch, BrokenLaw, exceeds
 from .table_1 import Strategy
 from .trace import Event, Trace
 
 
-class SearchTree(AskedSearch):
+class SearchTree(BaseSearch):
     """The agenda, the answers so far, and how they change: the part of `AnyOrderSearch` that does not choose what to score."""
 
     def __init__(

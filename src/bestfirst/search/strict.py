@@ -18,7 +18,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from .hypothesis import Hypothesis, Successors, logprob_of
-from .policy import AskedSearch
+from .policy import BaseSearch
 from .result import Answer, Result
 from .stops import Answered
 from .table_1 import BestFirst, Strategy
@@ -57,7 +57,7 @@ class Progress:
         self.last.append(inf)
 
 
-class StrictSearch(AskedSearch):
+class StrictSearch(BaseSearch):
     """The search of one input; implements `Search`."""
 
     keeps_children = False  # whether to keep every child, so that the search can begin again from what is scored
