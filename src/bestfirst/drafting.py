@@ -119,7 +119,7 @@ def _following(text: tuple[int, ...], place: int, most: int, why: int | str) -> 
 
 
 @dataclass(slots=True)
-class Earlier:
+class EarlierOutput:
     """An input, its output, and the prefixes that its search needed. `likeness`: to the inputs of earlier outputs."""
 
     source: frozenset[int]
@@ -145,7 +145,7 @@ class EarlierOutputs(Drafter):
 
     def __init__(self, capacity: int = 50_000) -> None:
         self.capacity = capacity
-        self._outputs: dict[int, Earlier] = {}
+        self._outputs: dict[int, EarlierOutput] = {}
         self._next = 0
         self._latest: dict[frozenset[int], int] = {}  # by tokens of an input, the number of its latest output
         self._places: dict[tuple[int, ...], deque[tuple[int, int]]] = {}  # by n-gram: outputs, and where it ends in them
@@ -158,10 +158,10 @@ class EarlierOutputs(Drafter):
     def trust(self, kind: Hashable) -> float:
         return REPEAT_TRUST if isinstance(kind, tuple) and kind[0] == "again" else DEFAULT_TRUST
 
-    def start(self, source: Any) -> Earlier:
-        return Earlier(frozenset(repeatable_tokens(source)))
+    def start(self, source: Any) -> EarlierOutput:
+        return EarlierOutput(frozenset(repeatable_tokens(source)))
 
-    def guess(self, memory: Earlier, prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
+    def guess(self, memory: EarlierOutput, prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
         source, alike = memory.source, memory.likeness
         if (same := self._latest.get(source)) is not None:
             known = self._outputs[same]
@@ -191,10 +191,10 @@ class EarlierOutputs(Drafter):
         tokens = self._outputs[output].tokens[place : place + n]
         return [(token, (min(size + j, LONGEST), likeness, rank if j == 0 else 0)) for j, token in enumerate(tokens)]
 
-    def needed(self, memory: Earlier, prefixes: Iterable[tuple[int, ...]]) -> None:
+    def needed(self, memory: EarlierOutput, prefixes: Iterable[tuple[int, ...]]) -> None:
         memory.needed = prefixes
 
-    def finish(self, memory: Earlier, outputs: Sequence[tuple[int, ...]]) -> None:
+    def finish(self, memory: EarlierOutput, outputs: Sequence[tuple[int, ...]]) -> None:
         for tokens in outputs[:1]:
             number, self._next = self._next, self._next + 1
             memory.tokens, memory.likeness = tokens, {}

@@ -85,7 +85,7 @@ def explain(
         combination = f"score {asked.objective.name!r} and finished={asked.finished!r}"
         raise ValueError(f"beam search with {combination} cannot be explained: it is not exact")
     max_beam = max(asked.beam, max_beam)
-    wanted = Wanted(model, source, want, asked, max_beam)
+    wanted = WantedOutput(model, source, want, asked, max_beam)
     try:
         explanation = wanted.explanation(asked.beam, max_beam)
         for k in range(1, max_beam + 1):
@@ -99,7 +99,7 @@ def explain(
         wanted.release()
 
 
-class Wanted:
+class WantedOutput:
     """A wanted output, and the scores of its prefixes and its rivals; each prefix is scored once, whatever the beam."""
 
     def __init__(self, model: Model, raw: Any, want: str | Sequence[int], decoding: Decoding, widest: int) -> None:

@@ -37,7 +37,7 @@ def step_of(model: Any) -> tuple[Any, Any]:
         return step_for(model), torch.inference_mode
 
 
-class Held:
+class CachedInput:
     """An input of a `CachedModel`, admitted with the first batch that contains it. Its slots are freed after it is collected."""
 
     __slots__ = ("_dropped", "prompt", "sentence")
@@ -52,7 +52,7 @@ class Held:
             self._dropped.append(self.sentence)  # released between steps: the destructor may run during one
 
 
-State = tuple[Held, int]
+State = tuple[CachedInput, int]
 """An input and the slot of its last scored token; 0 before the first."""
 
 
@@ -66,7 +66,7 @@ class CachedModel:
 
     def start(self, source: Any) -> State:
         """As `Model.start`."""
-        return Held(self.model.read(source).payload, self._dropped), 0
+        return CachedInput(self.model.read(source).payload, self._dropped), 0
 
     def score(self, batch: Sequence[Query]) -> list[Scored]:
         """As `Model.score`, in one forward pass; the scores are rows of one array."""
@@ -111,7 +111,7 @@ class CachedModel:
         by_place = self.runner.decoder.by_place
         return sorted(range(len(rows)), key=lambda i: rows[i][0].place if by_place else first[rows[i][0].place])
 
-    def _admit(self, entries: Sequence[Held]) -> None:
+    def _admit(self, entries: Sequence[CachedInput]) -> None:
         new = list({id(entry): entry for entry in entries if entry.sentence is None}.values())
         if new:
             for entry, sentence in zip(new, self.runner.admit([entry.prompt for entry in new]), strict=True):

@@ -21,7 +21,7 @@ from .user_model import ModelFailure, ScoresAfter, UserModel, invalid_scores, wa
 
 State = tuple[Any, ScoreState]
 """A hypothesis's state: the model's, and what a score needs besides."""
-PLAIN = ScoreState()
+NO_STATE = ScoreState()
 
 
 class ModelScorer(Scorer):
@@ -122,7 +122,7 @@ class ModelScorer(Scorer):
             return None
         out: list[Successors | ModelFailure] = []
         for y, (values, tokens, state) in zip(batch, scored, strict=True):
-            y.state = (state, PLAIN)
+            y.state = (state, NO_STATE)
             problem = invalid_scores(values, tokens, ScoresAfter(y))
             out.append(Successors(values, tokens) if problem is None else self._failure(problem))
         return out
@@ -168,7 +168,7 @@ class ModelScorer(Scorer):
         labels = [ScoresAfter(batch[i]) for i in answered]
         for i, label in zip(answered, labels, strict=True):
             self._check_size(answers[i].logprobs, label)
-            batch[i].state = (answers[i].state, PLAIN)
+            batch[i].state = (answers[i].state, NO_STATE)
         best = top_k_rows([answers[i].logprobs for i in answered], labels, width)
         for i, label, (values, tokens) in zip(answered, labels, best, strict=True):
             problem = invalid_scores(values, tokens, label)

@@ -22,7 +22,7 @@ LATER_PREFIX = log(0.4)  # each prefix counts as this much less likely than the 
 
 
 @dataclass(eq=False, slots=True)
-class Followed:
+class DraftedInput:
     """An input at the smaller model. `known`, by prefix: its slot in the cache, and the best (logprob, token) pairs after it."""
 
     prompt: Prompt
@@ -53,16 +53,16 @@ class SmallerModel(Drafter):
         """Created on first use: on a GPU the device's searches run the model instead."""
         return Runner(self.model, *step_of(self.model))
 
-    def start(self, source: Any) -> Followed:
+    def start(self, source: Any) -> DraftedInput:
         given = source.payload
         if not isinstance(given, Prompt) or (given.source is None) == self.model.encoder_decoder:
             raise ValueError(f"model {self.model.name!r} cannot read what the larger one reads")
-        return Followed(Prompt(given.source, given.tokens, given.shown, length=given.length if given.hidden is None else 0))
+        return DraftedInput(Prompt(given.source, given.tokens, given.shown, length=given.length if given.hidden is None else 0))
 
-    def guess(self, memory: Followed, prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
+    def guess(self, memory: DraftedInput, prefix: tuple[int, ...], n: int) -> Iterable[Continuation]:
         return self.guess_all(memory, [prefix], n)[0]
 
-    def guess_all(self, memory: Followed, prefixes: Sequence[tuple[int, ...]], n: int) -> list[list[Continuation]]:
+    def guess_all(self, memory: DraftedInput, prefixes: Sequence[tuple[int, ...]], n: int) -> list[list[Continuation]]:
         with self._runner.exclusive():
             if any(max(prefix, default=0) >= self.model.vocabulary for prefix in prefixes):
                 return []  # tokens that it does not have
@@ -72,7 +72,7 @@ class SmallerModel(Drafter):
             self._score(memory, [prefix for prefix in new if prefix not in memory.known])
             return self._grow_trees(memory, prefixes, n)
 
-    def _grow_trees(self, memory: Followed, prefixes: Sequence[tuple[int, ...]], n: int) -> list[list[Continuation]]:
+    def _grow_trees(self, memory: DraftedInput, prefixes: Sequence[tuple[int, ...]], n: int) -> list[list[Continuation]]:
         """Best-first expansion from all prefixes, a few hypotheses per step."""
         heap: list[tuple[float, tuple[int, ...], int, float]] = []  # cost, tokens, index of its prefix, the last token's logprob
         found: list[list[Continuation]] = [[] for _ in prefixes]
@@ -95,12 +95,12 @@ class SmallerModel(Drafter):
                 self._push_successors(memory, heap, cost, tokens, i)
         return found
 
-    def _push_successors(self, memory: Followed, heap: list[Any], cost: float, tokens: tuple[int, ...], i: int) -> None:
+    def _push_successors(self, memory: DraftedInput, heap: list[Any], cost: float, tokens: tuple[int, ...], i: int) -> None:
         for logprob, token in memory.known[tokens][1]:
             if token not in self._end and cost - logprob <= -MIN_LOGPROB:
                 heapq.heappush(heap, (cost - logprob, (*tokens, token), i, logprob))
 
-    def _score(self, memory: Followed, prefixes: Sequence[tuple[int, ...]]) -> None:
+    def _score(self, memory: DraftedInput, prefixes: Sequence[tuple[int, ...]]) -> None:
         """One step for these prefixes. Some may be ancestors of others; ancestors come first."""
         if not prefixes:
             return
@@ -112,7 +112,7 @@ class SmallerModel(Drafter):
         for prefix, slot, best, each in zip(prefixes, slots, values.tolist(), tokens.tolist(), strict=True):
             memory.known[prefix] = (slot, list(zip(best, each, strict=True)))
 
-    def finish(self, memory: Followed, outputs: Sequence[tuple[int, ...]]) -> None:
+    def finish(self, memory: DraftedInput, outputs: Sequence[tuple[int, ...]]) -> None:
         if memory.sentence is not None:
             with self._runner.exclusive():
                 self._runner.release(memory.sentence)
