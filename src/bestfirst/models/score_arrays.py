@@ -13,7 +13,7 @@ from ..search import BrokenLaw
 
 SORTED_AS_LISTS = 512  # up to this many numbers in all, sorting lists is faster than converting them to an array
 ROWS_PER_BLOCK = 8
-ROUNDING = 1e-5  # margin for the rounding of log-probabilities
+MEAN_ROUNDING = 1e-5  # margin for the rounding of the mean of several models
 BLOCK_TOKENS = 64  # tokens per block in the first pass of top-k, which only looks at the maximum of each block
 
 
@@ -195,11 +195,10 @@ def top_k_of_mean(parts: Sequence[FewBest], weights: Sequence[float], width: int
         order = numpy.lexsort((tokens, -values))
         tokens, values = numpy.take_along_axis(tokens, order, 1), numpy.take_along_axis(values, order, 1)
         new = numpy.ones(tokens.shape, bool)
-        new[:, 1:] = (
-            tokens[:, 1:] != tokens[:, :-1]
-        )  # a token from several models' lists has equal values: its copies are adjacent
+        # A token from several models' lists has equal values: its copies are adjacent.
+        new[:, 1:] = tokens[:, 1:] != tokens[:, :-1]
         last = numpy.argmax(new.cumsum(1) == width, 1)
-        certain = values[numpy.arange(len(values)), last] > unseen + ROUNDING
+        certain = values[numpy.arange(len(values)), last] > unseen + MEAN_ROUNDING
     out = []
     for row, is_certain in enumerate(certain.tolist()):
         if is_certain:

@@ -25,7 +25,7 @@ from .tree import source_width
 from .windows import narrow
 
 PROMISED = 1e-4  # how far off a log-probability may be where matmuls are exact to fp32
-TOLERANCE = {torch.float16: 0.03, torch.bfloat16: 0.2}  # of `Distance.mean`, by dtype; fp32: 1e-4, or 0.02 with TF32
+MEAN_LIMITS = {torch.float16: 0.03, torch.bfloat16: 0.2}  # of `Distance.mean`, by dtype; fp32: 1e-4, or 0.02 with TF32
 
 _log = logging.getLogger(__name__)
 Hypotheses = list[list[tuple[int, ...]]]  # token tuples by length
@@ -88,12 +88,12 @@ def encoder_agrees(encode: Callable[[list[int]], torch.Tensor], model: Any) -> b
 
 def precise(model: Any) -> bool:
     """Whether a model's matmuls are meant to be exact to fp32."""
-    return model.dtype not in TOLERANCE and torch.get_float32_matmul_precision() == "highest"
+    return model.dtype not in MEAN_LIMITS and torch.get_float32_matmul_precision() == "highest"
 
 
 def within(name: str, model: Any, distances: list[Distance], limit: float) -> bool:
     """Whether these are rounding errors, at most `limit`. A sharp model magnifies some: a mean may be ten times the tolerance."""
-    tolerance = TOLERANCE.get(model.dtype, 1e-4 if precise(model) else 0.02)
+    tolerance = MEAN_LIMITS.get(model.dtype, 1e-4 if precise(model) else 0.02)
     means = [d.mean for d in distances]
     mean, worst, most = sum(means) / len(means), max(means), max(d.most for d in distances)
     _log.debug("%s differs from %s by %.2g, at most %.2g; a number by %.2g", name, type(model).__name__, mean, worst, most)
