@@ -77,8 +77,7 @@ def measure_growth(
         progress(f"{search}, k = {beam}, {lines} lines")
         stats = Stats()
         with peak_memory() as memory:
-            results = decode(model, sources[:lines], strategy=search, beam=beam, stats=stats)
-        stats.calls = sum(result.calls for result in results)
+            decode(model, sources[:lines], strategy=search, beam=beam, stats=stats)
         store.add(
             Measurement(
                 series=series,

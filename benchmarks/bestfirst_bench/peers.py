@@ -113,7 +113,7 @@ class BestFirstPeer(Peer):
         return PeerRun(
             perf_counter() - begun,
             [self._clean(r.hypotheses[0].tokens) for r in results],
-            sum(r.calls for r in results),
+            stats.calls,
             stats.rows,
             stats.steps,
             stats.drafted,
