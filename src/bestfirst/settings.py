@@ -25,7 +25,7 @@ class Budget:
     """The size of a forward pass: at most `rows`. Up to `free` rows cost little more than one, so speculation pays.
 
     `alone`: 1 + the rows that cost as much as an empty step (`measured_budget`). A single input gets so many rows, or more if
-    they were usually needed (`engine.model_record.Ahead`). None: unknown; a single input gets all that could be needed.
+    they were usually needed (`model_record.SpeculationRates`). None: unknown; a single input gets all that could be needed.
     """
 
     rows: int

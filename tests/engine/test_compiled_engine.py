@@ -14,7 +14,7 @@ from bestfirst.engine import Job, engine_for, scorer_for, threads
 from bestfirst.engine.compiled_engine import CompiledEngine, CompiledSearch
 from bestfirst.engine.engine import Engine
 from bestfirst.engine.host import HostEngine
-from bestfirst.engine.model_record import Ahead, record_of
+from bestfirst.engine.model_record import SpeculationRates, record_of
 from bestfirst.search import Trace
 from bestfirst.settings import Budget, Decoding
 from engine.builders import ARCHITECTURES, EOS
@@ -51,7 +51,7 @@ def assert_equal_to_python(model: Any, sources: list[Any], each: list[Decoding],
     shared = Decoding(row_budget=budget)
     scorers = [scorer_for(model, shared.objective) for _ in range(2)]
     for scorer in scorers:
-        scorer.ahead = Ahead()
+        scorer.ahead = SpeculationRates()
     engines = HostEngine(scorers[0], shared), CompiledEngine(scorers[1], shared)
     expected, found = (
         run(engine, [job(model, i, source, decoding) for i, (source, decoding) in enumerate(zip(sources, each, strict=True))])

@@ -10,7 +10,7 @@ import pytest
 import bestfirst
 from bestfirst.engine import threads
 from bestfirst.engine.compiled_engine import CompiledSearch
-from bestfirst.engine.model_record import Gains, record_of
+from bestfirst.engine.model_record import DraftGains, record_of
 from engine.test_drafts import Malicious, Oracle, outcome
 
 LINES = Path(__file__).parents[1].joinpath("data", "tatoeba-200.de").read_text(encoding="utf-8").splitlines()[:60]
@@ -67,12 +67,12 @@ def test_searches_are_compiled_where_drafts_take_longer(model, monkeypatch):
     plain = [bestfirst.decode(model, [line])[0] for line in LINES[:12]]
     for pays in (False, True):
         begun.clear()
-        monkeypatch.setattr(Gains, "pay", lambda self, kind, pays=pays: pays)
+        monkeypatch.setattr(DraftGains, "pay", lambda self, kind, pays=pays: pays)
         drafted = [bestfirst.decode(model, [line], draft="source")[0] for line in LINES[:12]]
         assert [outcome(result) for result in drafted] == [outcome(result) for result in plain]
         assert len(begun) == (0 if pays else 12)
     begun.clear()
-    monkeypatch.setattr(Gains, "pay", lambda self, kind: False)
+    monkeypatch.setattr(DraftGains, "pay", lambda self, kind: False)
     small = bestfirst.SmallerModel(bestfirst.load())  # always drafts
     bestfirst.decode(model, LINES[:1], draft=small)
     bestfirst.decode(model, LINES[:1], draft="source", row_budget=16)  # a given row budget means that rows are free
@@ -83,13 +83,13 @@ def test_searches_are_compiled_where_drafts_take_longer(model, monkeypatch):
 
 
 def test_the_choice_follows_the_latest_times():
-    gains, drafted = Gains(), []
+    gains, drafted = DraftGains(), []
     for i in range(200):
         pay = gains.pay("like this")
         drafted.append(pay)
         gains.note("like this", pay, (0.5 if i > 120 else 1.5) if pay else 1.0)
     assert drafted[:4] == [True, False, True, False]  # alternately at first
-    assert sum(drafted[4:120]) == 116 // Gains.RETRY
+    assert sum(drafted[4:120]) == 116 // DraftGains.RETRY
     assert sum(drafted[140:]) >= 58
     assert gains.pay("other inputs")
 

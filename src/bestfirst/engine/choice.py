@@ -130,13 +130,13 @@ def drafting_for(model: Model, scorer: Scorer, decoding: Decoding) -> Drafting |
     """The engine's drafting; None if the settings ask for none, or rows cannot be scored in one step with their parents."""
     from ..drafting import named_drafter
     from .drafts import Drafting
-    from .model_record import Gains, Rates, record_of
+    from .model_record import DraftGains, SuccessRates, record_of
 
     drafter = named_drafter(decoding.draft)
     if drafter is None or not scorer.chains:
         return None
     record, name = record_of(model), drafter.name
-    rates, gains = record.rates.setdefault(name, Rates()), record.gains.setdefault(name, Gains())
+    rates, gains = record.rates.setdefault(name, SuccessRates()), record.gains.setdefault(name, DraftGains())
     return Drafting(drafter, rates, gains, frozenset(decoding.ending(scorer.eos)))
 
 

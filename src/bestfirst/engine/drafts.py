@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..drafting import MAX_DRAFT_TOKENS, Drafter
 from ..search import AnyOrderSearch, Hypothesis, LevelSearch, Result, Search, StrictSearch, Successors, Trace
-from .model_record import Gains, Rates
+from .model_record import DraftGains, SuccessRates
 
 if TYPE_CHECKING:
     from ..settings import Budget
@@ -59,7 +59,7 @@ class TimedInputs:
 class Drafting:
     """An engine's drafter with the success rates of its guesses. `end`: tokens that end a hypothesis, never drafted."""
 
-    def __init__(self, drafter: Drafter, rates: Rates, gains: Gains, end: frozenset[int]) -> None:
+    def __init__(self, drafter: Drafter, rates: SuccessRates, gains: DraftGains, end: frozenset[int]) -> None:
         self.drafter = drafter
         self.rates = rates
         self.gains = gains
@@ -71,7 +71,7 @@ class Drafting:
     def pays(self, jobs: Sequence[Job], budget: Budget, *, alone: bool, measured: bool) -> bool:
         """Whether a `CompiledEngine`, which runs searches with drafts in Python, drafts for inputs submitted together. They must
         be `alone` in the engine, few, and without a constraint. If the budget was `measured`, not given, and the drafter is
-        `optional`, drafting must also have taken less time before (`Gains`)."""
+        `optional`, drafting must also have taken less time before (`DraftGains`)."""
         self._timed = None
         if not alone or any(job.decoding.allowed is not None for job in jobs):
             return False

@@ -15,7 +15,7 @@ from ..models import Model
 from ..settings import Budget
 
 
-class Rates:
+class SuccessRates:
     """Success rates by kind of guess, as running averages in which recent tries weigh more."""
 
     PRIOR_TRIES, MAX_TRIES = 4, 64  # weight of the prior rate, and cap on the tries counted, so that older ones fade
@@ -35,7 +35,7 @@ class Rates:
         self._rates[kind] = rate + (right - rate) / (self.PRIOR_TRIES + min(self._tries[kind], self.MAX_TRIES))
 
 
-class Ahead:
+class SpeculationRates:
     """How many rows to score speculatively for a single input, by how often such rows were needed.
 
     Rows that together cost no more than an empty step are always scored. Beyond that, a needed row saves a step and an unneeded
@@ -44,7 +44,7 @@ class Ahead:
     """
 
     def __init__(self) -> None:
-        self._rates = Rates()  # by kind of search and rank of the row
+        self._rates = SuccessRates()  # by kind of search and rank of the row
 
     def rows(self, kind: Hashable, most: int, alone: int) -> int:
         """The number of rows for a step, at most `most`; `alone` - 1 rows cost as much as an empty step."""
@@ -62,7 +62,7 @@ class Ahead:
             self._rates.note((kind, rank), needed)
 
 
-class Gains:
+class DraftGains:
     """Whether drafting pays, by kind of inputs submitted together: CPU seconds per output token, with and without drafts.
 
     Searches with drafts run in Python, others compiled, so drafts have to save more than that difference. Compares the medians
@@ -102,9 +102,9 @@ class ModelRecord:
     step: Any = None  # the last decode's decoder step, except one that refers to the model: its `TransformersModel` keeps that
     ratios: dict[Any, float] = field(default_factory=dict)  # by settings: time of `generate`'s own loop over ours
     budget: Budget | None = None  # the measured row budget
-    ahead: Ahead = field(default_factory=Ahead)
-    rates: dict[str, Rates] = field(default_factory=dict)  # by drafter: success rates of its guesses
-    gains: dict[str, Gains] = field(default_factory=dict)  # by drafter: whether drafting pays
+    ahead: SpeculationRates = field(default_factory=SpeculationRates)
+    rates: dict[str, SuccessRates] = field(default_factory=dict)  # by drafter: success rates of its guesses
+    gains: dict[str, DraftGains] = field(default_factory=dict)  # by drafter: whether drafting pays
     session: Any = None  # the device session
     modules: Any = None  # how a GPU runs the model's own modules; its entry is None if it cannot
     lock: Any = field(default_factory=RLock)  # one forward pass or call of `generate` at a time: some steps hook into the model

@@ -10,7 +10,7 @@ from ..models import Source
 from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
-from .model_record import Ahead
+from .model_record import SpeculationRates
 from .user_model import ModelFailure
 
 NEEDED_PER_TOKEN = frozenset({"language_model", "language_model_past", "attention"})
@@ -53,7 +53,7 @@ class Scorer(ABC):
     score: Score
     eos: Collection[int]  # the tokens that end a hypothesis
     process: Process | None = None  # modifies log-probabilities before top-k
-    ahead: Ahead | None = None  # statistics of speculative rows, if kept
+    ahead: SpeculationRates | None = None  # statistics of speculative rows, if kept
     merge: Callable[[Any, tuple[int, ...]], Hashable] | None = None
     """A key of an input and tokens that determines their continuations, if the model has one (`Model.merge_key`)."""
 
