@@ -150,10 +150,9 @@ def encode(shard: Shard, values: Sequence[Any], field: str, into: str, as_list: 
     table = shard.table
     if table is None:
         rows = [record.fields or {field: record.text} for record in shard.records]
+        fewest = pa.struct({} if rows else {field: pa.string()})
         try:
-            table = _table(
-                rows, reduce(_common_type, map(_column_type, rows), pa.struct({field: pa.string()} if not rows else {}))
-            )
+            table = _table(rows, reduce(_common_type, map(_column_type, rows), fewest))
         except pa.ArrowInvalid as error:
             raise _schema_error(error) from error
     texts = [_encodable(value) for value in values]

@@ -46,9 +46,8 @@ class PackedPrompt(Prompt):
 
     @property
     def source(self) -> Any:
-        return (
-            None if self.pack.source_ids is None else tuple(self.pack.source_ids[self.start : self.start + self.length].tolist())
-        )
+        ids = self.pack.source_ids
+        return None if ids is None else tuple(ids[self.start : self.start + self.length].tolist())
 
     @property
     def hidden(self) -> Any:
@@ -176,9 +175,8 @@ def token_ids(model: TextModel, raw: Any, what: str) -> tuple[int, ...]:
     if isinstance(raw, str):
         if model.text_tokenizer is None:
             raise ValueError(f"model {model.name!r} has no tokenizer: give token ids instead of text")
-        return _without_double_bos(
-            model.text_tokenizer.bos, raw, model.text_tokenizer.encode_batch([check_characters(raw, what)])[0]
-        )
+        (encoded,) = model.text_tokenizer.encode_batch([check_characters(raw, what)])
+        return _without_double_bos(model.text_tokenizer.bos, raw, encoded)
     try:
         ids = tuple(map(index, raw))
     except TypeError:

@@ -140,9 +140,7 @@ class Submission:
         self._large = texts > queue.limits.few
         self._write = write
         self._results: list[Any] = [None] * texts  # unless it is a stream: by index, `Done` or what `write` made of it
-        self._events: deque[Certified | Done | Exception] = (
-            deque()
-        )  # those of a stream that were not read; the error, if any, last
+        self._events: deque[Certified | Done | Exception] = deque()  # of a stream, those not read; the error, if any, last
         self._wake_up = asyncio.Event()  # for the handler
         self._timer = asyncio.get_running_loop().call_later(queue.limits.deadline, self._expire)
         self._release(-texts)
