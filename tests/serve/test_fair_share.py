@@ -20,7 +20,7 @@ LONG = Decoding(beam=8, nbest=8, score="length-reward", score_options={"beta": 5
 
 def make_engine(**limits: int) -> EngineThread:
     """With 16 rows in a step, as by default, but fixed: the default grows where timings show that rows cost little."""
-    return EngineThread(Letters(), Limits(**limits), row_budget=16)
+    return EngineThread(Letters(), Limits(**limits), Decoding(row_budget=16))
 
 
 def drive(engine: EngineThread, until: Callable[[], bool]) -> None:

@@ -140,10 +140,10 @@ def serve(
         unsendable = choice.trust_remote_code or grammars or any(map(is_grammar, files.values()))
         if (choice.device or "cpu") != "cpu" and not unsendable:
             silence_libraries()
-            engine = EngineProcess(partial(choice.load, decoding), limits, row_budget=row_budget)
+            engine = EngineProcess(partial(choice.load, decoding), limits)
         else:
             loaded, decoding = choice.load(decoding)
-            engine = EngineThread(loaded, limits, row_budget=row_budget, draft=decoding.draft)
+            engine = EngineThread(loaded, limits, decoding)
         tune_interpreter()
 
         try:

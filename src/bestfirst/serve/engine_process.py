@@ -44,17 +44,16 @@ Load = Callable[[], tuple[Any, Decoding]]
 class EngineProcess:
     """Starts an engine in a new process; used exactly like `EngineThread`.
 
-    `load` is called in the new process and returns a model of transformers, and settings, of which the drafter is used. `model`
-    is that model without its weights. An exception of `load` is raised here.
+    `load` is called in the new process and returns a model of transformers, and the settings for `EngineThread`. `model` is that
+    model without its weights. An exception of `load` is raised here.
     """
 
-    def __init__(self, load: Load, limits: Limits, *, row_budget: int | None = None) -> None:
+    def __init__(self, load: Load, limits: Limits) -> None:
         self.flush: Callable[[], None] = lambda: None
         self.alive, self.in_flight, self.stats = False, 0, Stats()
         context = get_context("spawn")
         self._pipe, engine_end = context.Pipe()
-        arguments = (engine_end, load, limits, row_budget)
-        self._process = context.Process(target=run_engine, args=arguments, name="engine", daemon=True)
+        self._process = context.Process(target=run_engine, args=(engine_end, load, limits), name="engine", daemon=True)
         self._process.start()
         # Runs before multiprocessing's own exit handler, which sends SIGTERM, ignored by the process, and waits for its end.
         atexit.register(self._process.kill)
@@ -224,13 +223,13 @@ class EngineProcess:
 # -- the engine's process ------------------------------------------------------------------------------------------------------
 
 
-def run_engine(pipe: Connection, load: Load, limits: Limits, row_budget: int | None) -> None:
+def run_engine(pipe: Connection, load: Load, limits: Limits) -> None:
     """The engine's process. Returns when told to stop; exits with code 1 if the server ends or the engine's thread fails."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # a signal to the process group ends the loading, without a traceback
     try:
         model, decoding = load()
-        engine = EngineThread(model, limits, row_budget=row_budget, draft=decoding.draft)
+        engine = EngineThread(model, limits, decoding)
         first: Any = model.without_weights()
     except Exception as error:
         first = error if isinstance(error, (Unusable, Stopped)) else Stopped(f"the model cannot be served: {reason(error)}")

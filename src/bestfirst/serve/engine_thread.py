@@ -11,12 +11,11 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 from threading import Thread
-from typing import Any
 
 from ..engine import BATCH, FIRST_BATCH, Engine, Job, Stats, engine_for, no_garbage_collection
 from ..models import Model
 from ..search import Answer, RecordedSearch, Result, Trace
-from ..settings import Decoding
+from ..settings import DEFAULT, Decoding
 from .fair_share import FairShare, Use
 from .schemas import Limits
 from .work import Certified, Done, EngineStopped, Inbox, TextReader, Work
@@ -49,12 +48,13 @@ class EngineThread:
     thread that called `submit` if the engine's has ended.
     """
 
-    def __init__(self, model: Model, limits: Limits, *, row_budget: int | None = None, draft: Any = None) -> None:
+    def __init__(self, model: Model, limits: Limits, decoding: Decoding = DEFAULT) -> None:
+        """`decoding`: the row budget and the drafter, which all requests share; the rest of the settings is theirs."""
         self.model = model
         self.flush: Callable[[], None] = lambda: None
         # An engine for every score that adds up log-probabilities as they are: requests can ask for no other.
         tokens = limits.max_cache_tokens
-        self._settings = Decoding(beam=limits.max_beam, row_budget=row_budget, max_cache_tokens=tokens, draft=draft)
+        self._settings = decoding.using(beam=limits.max_beam, max_cache_tokens=tokens)
         self._engine: Engine = engine_for(model, self._settings)
         self._previous_stats = Stats()  # of engines that were replaced after a failure
         self._share: FairShare[Work] = FairShare(self._engine.slots, tokens)
