@@ -104,7 +104,7 @@ class BestFirstPeer(Peer):
     def __init__(self, *settings: Any) -> None:
         super().__init__(*settings)
         self._silent = copy(self.model)
-        vars(self._silent).update(tokenizer=None, _texts=None)  # no detokenization, as for the other peers
+        vars(self._silent).update(tokenizer=None, text_tokenizer=None)  # no detokenization, as for the other peers
 
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
         stats = Stats()

@@ -75,8 +75,9 @@ def explain(
     Takes those settings of `bestfirst.Decoding`, by name or as an object, that beam search depends on: beam, finished, score,
     score_options, length_penalty, max_length. Tries beams up to `max_beam` or `beam`, the greater; calls `progress` with each.
     """
-    if settings.get("finished", "leave") not in ("keep", "leave"):
-        raise ValueError(f"finished must be 'keep' or 'leave', got {settings['finished']!r}")
+    finished = getattr(decoding, "finished", settings.get("finished", "leave"))
+    if finished not in ("keep", "leave"):
+        raise ValueError(f"finished must be 'keep' or 'leave', got {finished!r}")
     asked = read_settings(decoding, settings)
     others = [each.name for each in fields(asked) if each.name not in (*USED, *SPEED_SETTINGS)]
     if unused := [name for name in others if getattr(asked, name) != getattr(DEFAULT, name)]:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import bestfirst
 from bestfirst_bench.costs import covered, peak_memory
+from bestfirst_bench.peers import BestFirstPeer
 
 LINES = Path(__file__).parents[1] / "data" / "tatoeba-200.de"
 
@@ -47,6 +49,13 @@ def test_counts_of_the_peers_are_consistent(report):
     assert ours["calls"] < beam["calls"] <= hugging_face["rows"]
     assert 0 < ours["outside"] < 1
     assert 4 * ours["cache_tokens"] < 3 * hugging_face["cache_tokens"]
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "bf16"}])
+def test_from_tokens_to_tokens_no_texts_are_made(options):
+    model = bestfirst.load(**options)
+    for timed, made in ((model, True), (BestFirstPeer(model, "")._silent, False)):
+        assert (bestfirst.decode(timed, [[5, 6, 0]])[0].text is not None) == made
 
 
 def test_a_table_is_printed_without_json():

@@ -9,7 +9,7 @@ import pytest
 import bestfirst
 from bestfirst import Decoding
 from bestfirst.corpus import Checkpoint, Input, Tally, Target, Worker
-from bestfirst.corpus.worker import beam_calls
+from bestfirst.corpus.worker import beam_calls, compared_beam
 from cli.process import GERMAN
 from corpus.models import Upper
 
@@ -72,4 +72,4 @@ def test_no_savings_are_computed_under_constraints_that_may_leave_beams_unfilled
     """A trie may allow fewer hypotheses than fill a beam."""
     model = bestfirst.load()
     decoding = bestfirst.Decoding(allowed=bestfirst.Trie.of_texts(model, ["Good morning!"]))
-    assert (Worker(model, bestfirst.Decoding()).beam, Worker(model, decoding).beam) == (5, 0)
+    assert [*map(compared_beam, (bestfirst.Decoding(), decoding))] == [5, 0]

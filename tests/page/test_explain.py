@@ -8,7 +8,7 @@ from math import exp, inf
 import pytest
 
 import bestfirst
-from bestfirst import Trie
+from bestfirst import Decoding, Trie
 from bestfirst.explaining import explain
 from bestfirst.search import best_first_beam
 from toys import Case, random_cases, run
@@ -134,6 +134,8 @@ def test_outputs_and_settings_that_cannot_be_explained_are_refused(model):
         explain(model, "Ja.", "Yes, sir", max_length=3)
     with pytest.raises(ValueError, match="finished must be 'keep' or 'leave', got 'shrink'"):
         explain(model, "Ja.", "Yes.", finished="shrink")
+    with pytest.raises(ValueError, match="finished must be 'keep' or 'leave', got 'shrink'"):
+        explain(model, "Ja.", "Yes.", Decoding(strategy="beam", finished="shrink"))
     for settings in (
         {"allowed": Trie([[4, 5]])},
         {"must_contain": ["a"]},

@@ -9,7 +9,7 @@ from weakref import ref
 
 import pytest
 
-from bestfirst import Decoding, Result, Stats
+from bestfirst import Decoding, Result, Stats, Trie
 from bestfirst.search import Answer
 from bestfirst.serve.app import stream_lines
 from bestfirst.serve.exchange import EventStream
@@ -215,3 +215,5 @@ def test_metrics_of_a_step_are_the_sums_over_its_texts():
     totals = {name: metrics.registry.get_sample_value(f"bestfirst_{name}_total") for name in ("calls", "calls_saved")}
     ended = [metrics.registry.get_sample_value("bestfirst_texts_total", {"status": each}) for each in ("complete", "error")]
     assert (totals, ended) == ({"calls": 31, "calls_saved": 4}, [3, 1])
+    metrics.count_results([(results[0], USUAL.using(allowed=Trie([[1, 2]])))])  # its beams may not be full
+    assert metrics.registry.get_sample_value("bestfirst_calls_saved_total") == 4

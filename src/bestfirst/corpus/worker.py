@@ -101,6 +101,12 @@ def beam_calls(result: Result, beam: int) -> int:
     return 1 + beam * (longest - 1) if longest else result.calls
 
 
+def compared_beam(decoding: Decoding) -> int:
+    """The beam size of the beam search that calls are compared with (`beam_calls`); 0 if that search's cost is not known."""
+    full = decoding.allowed is None and not decoding.processors  # otherwise beams may not be full
+    return decoding.beam if full and decoding.finished == "leave" and decoding.strategy == "best-first" else 0
+
+
 @dataclass(frozen=True)
 class ShardResult:
     """A decoded shard: its bytes in the output, its cost, the lines that failed, and the digest of its records (`source`)."""
@@ -126,14 +132,6 @@ class Worker:
     signature: str = ""  # one line that identifies all that its results depend on
     chat: bool = False  # whether texts are user messages for a chat model, not plain prompts
     probe: str | None = None  # a text that was decoded before, to test whether the model still works
-
-    @property
-    def beam(self) -> int:
-        """The beam size of the beam search that calls are compared with; 0 if that search's cost is not known."""
-        decoding = self.decoding
-        full = decoding.allowed is None and not decoding.processors  # otherwise beams may not be full
-        comparable = decoding.finished == "leave" and decoding.strategy == "best-first" and full
-        return decoding.beam if comparable else 0
 
     def decode_shard(self, shard: Shard, budget: Budget | None = None, notice: Callable[[], None] | None = None) -> ShardResult:
         """Decode a shard by itself: with the same budget, its bytes are always the same. `notice` is called after each line."""
@@ -246,7 +244,7 @@ class Worker:
         if last_try:
             for index in list(left):
                 finished(index, Result(status="error", message=why))
-        tally.add(results, self.beam)
+        tally.add(results, compared_beam(self.decoding))
         if why is None or last_try:
             return
         alone = len(records) == 1

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from ..corpus.worker import beam_calls
+from ..corpus.worker import beam_calls, compared_beam
 from ..search import Result
 from ..settings import Decoding
 from .request_queue import RequestQueue
@@ -45,8 +45,8 @@ class Metrics(Collector):
         calls = saved = 0
         for result, decoding in done:
             calls += result.calls
-            if decoding.strategy == "best-first" and (more := beam_calls(result, decoding.beam) - result.calls) > 0:
-                saved += more
+            if beam := compared_beam(decoding):
+                saved += max(0, beam_calls(result, beam) - result.calls)
         self._calls.inc(calls)
         self._saved.inc(saved)
 
