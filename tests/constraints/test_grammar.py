@@ -95,6 +95,14 @@ def test_grammars_allow_the_leading_space_of_a_sentencepiece_model():
     assert decode(model, ["Ja."], allowed=Grammar.lark(model, 'start: "Yes" "."? | "No"'))[0].text in ("Yes.", "Yes")
 
 
+def test_an_output_under_a_grammar_ends_only_with_the_end_tokens_of_the_search(language_model):
+    grammar = Grammar.regex(language_model, "a+")
+    state = grammar.advance([grammar.start()], language_model.target("a"))[0]
+    before, after = (set(grammar.allowed([state], eos)[0].tolist()) for eos in ({0}, {7}))
+    assert 0 in before
+    assert after == before - {0} | {7}
+
+
 @pytest.mark.parametrize("start", ["start", "?start", "  start"])
 def test_a_lark_grammar_may_refer_to_its_start_rule(start):
     """The leading space of a text is not repeated at the recursion."""

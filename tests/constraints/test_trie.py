@@ -216,6 +216,31 @@ def test_a_trie_can_be_pickled_after_a_lookup():
     assert (again.signature, again.item([4, 8]), [5] in again, [6] in again) == (trie.signature, 1, True, False)
 
 
+def test_outputs_under_a_trie_end_with_the_end_tokens_of_the_settings(cases):
+    """As with a model whose own these are. The model's own end token is one like any other then, and may be in the trie."""
+    for seed in cases(60, full=1000):
+        rng = random.Random(f"ends {seed}")
+        vocabulary = rng.randint(3, 6)
+        toy = random_toy(rng.choice(KINDS), vocabulary, seed)
+        trie = Trie(random_items(rng, vocabulary, 4))
+        settings = {"allowed": trie, "beam": rng.randint(1, 4), "max_length": 5, "strategy": rng.choice(("best-first", "beam"))}
+        found, expected = (decode(FunctionModel(toy, eos), [None], eos=EOS, **settings)[0] for eos in (vocabulary - 1, EOS))
+        assert (found.hypotheses, found.calls, found.exact) == (expected.hypotheses, expected.calls, expected.exact)
+
+
+@pytest.mark.parametrize("settings", [{}, {"length_penalty": 1.0, "stop": "hf-false"}, {"stop": "hf-true"}], ids=str)
+def test_a_compiled_search_under_a_trie_ends_with_the_end_tokens_of_the_settings(settings):
+    model = bestfirst.load()
+    (end,), (comma,) = model.eos, (token for token in model.target("Yes, no.") if model.piece(token).strip() == ",")
+    trie = Trie.of_texts(model, LINES)
+    for eos in (comma, [comma, end]):
+        asked = {"allowed": trie, "eos": eos, "beam": 4, "nbest": 4, **settings}
+        (found,), (traced,) = decode(model, ["Guten Morgen!"], **asked), decode(model, ["Guten Morgen!"], trace=True, **asked)
+        assert [(each.tokens, each.item) for each in found.hypotheses] == [(each.tokens, each.item) for each in traced.hypotheses]
+        assert [LINES[each.item] for each in found.hypotheses] == [each.text for each in found.hypotheses]
+        assert comma in {each.tokens[-1] for each in found.hypotheses} <= {comma, end}
+
+
 def test_eos_inside_a_sequence_is_refused():
     model = bestfirst.load()
     (end,) = model.eos

@@ -51,22 +51,22 @@ class Constraint(ABC):
         return None
 
 
-def allowed_after(batch: Sequence[Hypothesis], eos: Collection[int]) -> list[ndarray | None] | None:
+def allowed_after(batch: Sequence[Hypothesis]) -> list[ndarray | None] | None:
     """The tokens that may follow each hypothesis, None if any may; a single None if no hypothesis is constrained.
 
-    `node` is a pair (constraint, state): the search sets it for roots, and this function sets it for the other hypotheses."""
+    `node` is (constraint, end tokens, state): the search sets it for roots, and this function for the other hypotheses."""
     before = [y.node if y.parent is None else y.parent.node for y in batch]
-    constraints = dict.fromkeys(node[0] for node in before if node is not None)
-    if not constraints:
+    kinds = dict.fromkeys(node[:2] for node in before if node is not None)
+    if not kinds:
         return None
     found: list[ndarray | None] = [None] * len(batch)
-    for constraint in constraints:
-        rows = [i for i, node in enumerate(before) if node is not None and node[0] is constraint]
+    for constraint, eos in kinds:
+        rows = [i for i, node in enumerate(before) if node is not None and node[0] is constraint and node[1] == eos]
         later = [i for i in rows if batch[i].parent is not None]
-        states = constraint.advance([before[i][1] for i in later], [batch[i].token for i in later])
+        states = constraint.advance([before[i][2] for i in later], [batch[i].token for i in later])
         for i, state in zip(later, states, strict=True):
-            batch[i].node = (constraint, state)
-        for i, tokens in zip(rows, constraint.allowed([batch[i].node[1] for i in rows], eos), strict=True):
+            batch[i].node = (constraint, eos, state)
+        for i, tokens in zip(rows, constraint.allowed([batch[i].node[2] for i in rows], eos), strict=True):
             found[i] = tokens if constraint.ordered or tokens is None else _sorted_tokens(tokens)
     return found
 

@@ -89,6 +89,7 @@ class Grammar(Constraint):
         may_end = alive & bits[:, sorted(self._eos)].any(1)
         may_end[may_end] = [state.is_accepting() for state, ends in zip(states, may_end, strict=True) if ends]
         bits[~alive] = 0
+        bits[:, sorted(self._eos)] = 0  # of these only the end tokens of this search may come
         bits[:, sorted(eos)] = may_end[:, None]
         return [np.flatnonzero(row).astype(np.int32) for row in bits]
 

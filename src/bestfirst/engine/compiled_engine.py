@@ -68,7 +68,7 @@ class CompiledSearch(ABC):
             k=k, n=min(decoding.nbest, most), n_max=job.n_max, keep=plan.finished == "keep", complete=complete, ends=ends
         )  # fmt: skip
         if decoding.allowed is not None:
-            self.memory.under(decoding.allowed, eos)  # type: ignore[arg-type]
+            self.memory.under(decoding.allowed, ends)  # type: ignore[arg-type]
         self.root, self.score, self.strategy = self, decoding.objective, plan
         self.width, self.level_rows = self.memory.width, int(self.memory.head[s.LEVEL_ROWS])
 
@@ -207,8 +207,8 @@ class CompiledEngine(HostEngine):
         trie = decoding.allowed
         if trie is None:
             return True
-        ended = self.scorer.eos and set(decoding.ending(self.scorer.eos)) >= set(self.scorer.eos)
-        return bool(ended) and type(trie) is Trie and trie.narrow and trie.largest < self.scorer.vocabulary
+        ended = bool(decoding.ending(self.scorer.eos))
+        return ended and type(trie) is Trie and trie.narrow and trie.largest < self.scorer.vocabulary
 
     def _certified(self, running: Running) -> list[Answer]:
         return running.search.answers if isinstance(running.search, CompiledSearch) else super()._certified(running)

@@ -79,7 +79,7 @@ class Job:
             search = self.decoding.search(self.source, self.decoding.ending(scorer.eos), self.trace, **options)
         if isinstance(allowed := self.decoding.allowed, Constraint):
             for each in search.searches if isinstance(search, Groups) else [search]:
-                each.root.node = (allowed, allowed.start())
+                each.root.node = (allowed, frozenset(self.decoding.ending(scorer.eos)), allowed.start())
         return search
 
     def _text_of_tail(self, scorer: Scorer) -> TextOf:

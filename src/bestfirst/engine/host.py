@@ -127,7 +127,7 @@ class HostEngine:
         """Sets an answer's text and item number."""
         eos = job.decoding.ending(self.scorer.eos)
         set_text(answer, job.decoding, eos, self.scorer.text(job.source, text_tokens(answer, job.decoding, eos)))
-        answer.item = item_of(job, answer, self.scorer.eos)
+        answer.item = item_of(job, answer, eos)
 
     def step(self) -> Iterator[tuple[Job, Result]]:
         if self.decoding.budget is None:

@@ -46,8 +46,7 @@ class ModelScorer(Scorer):
             model.attend([])  # raises: the model has no attention
         if self.language_model is None and "language_model" in score.needs:
             raise ValueError(f"score {score.name!r} needs a language model, got None")
-        others = self.eos if self.language_model is None else eos_of(self.language_model.eos, "language model")
-        if not others & self.eos:
+        if self.language_model is not None and not (others := eos_of(self.language_model.eos, "language model")) & self.eos:
             raise ValueError(
                 f"the language model ends sequences with {sorted(others)}, the model with {sorted(self.eos)}: "
                 "their vocabularies must be the same"
@@ -100,7 +99,7 @@ class ModelScorer(Scorer):
                 answers = self.user_model.ask(queries, "attention" in self.score.needs, reusable)
             if self.process is not None:
                 answers = self._apply_process(rows, answers)
-            allowed = allowed_after(rows, self.eos) or [None] * len(rows)
+            allowed = allowed_after(rows) or [None] * len(rows)
             scored = self._all_successors(rows, [beside for _, beside in before], answers, allowed, width)
         for i, y, successors in zip(alive, rows, scored, strict=True):
             out[i] = successors

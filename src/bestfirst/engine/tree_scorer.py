@@ -146,7 +146,7 @@ class TreeScorer(Scorer):
         """The tokens that the constraint, if any, allows each row, and the width reduced to their largest number."""
         if all((y if y.parent is None else y.parent).node is None for y in batch):
             return None, width
-        allowed = allowed_after(batch, self.eos) or []
+        allowed = allowed_after(batch) or []
         for tokens in allowed:
             if tokens is not None:
                 check_vocabulary(tokens, logits.shape[1])
