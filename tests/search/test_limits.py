@@ -88,9 +88,17 @@ def test_max_calls_gives_up_in_time_and_only_then(for_all):
                         return False
                 elif (done.result.status, done.result.calls, done.result.exact) != ("budget", max_calls, False):
                     return False
+                if done.search.frontier(9) or done.search.result() != done.result:  # a driver may ask again
+                    return False
         return True
 
     for_all(claim, normal=64, full=320, searches=10)
+
+
+def test_an_answer_known_when_the_budget_ran_out_counts_however_it_ended():
+    toy, ends = (lambda prefix: [-9.0, -0.1, -3.0, -4.0]), (lambda tokens: tokens[-1] == 2)
+    for strategy in (best_first_beam(4), beam(4)):
+        assert run(toy, strategy, 6, max_calls=2, ends=ends).answers[0] == ((2,), -3.0)
 
 
 def test_an_unpruned_search_stays_within_its_budget():

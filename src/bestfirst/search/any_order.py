@@ -38,6 +38,8 @@ class AnyOrderSearch(SearchTree):
 
     def frontier(self, m: int) -> list[Hypothesis]:
         """Up to `m` hypotheses to score now, the needed one first, then likely ones. Empty when the search is over."""
+        if self.out_of_budget:
+            return []
         self._requeue()
         chosen: list[Hypothesis] = []
         while len(chosen) < (1 if self.policy.one_by_one else m):

@@ -108,9 +108,8 @@ class SearchTree(BaseSearch):
         """Out of budget: accept the finished children that wait behind cursors, for their scores are known."""
         for beam in self.agenda.beams:
             for _, _, _, _, y, j in beam.cursors:
-                tokens: Sequence[int] = y.successors.tokens  # type: ignore[union-attr]
-                for child in (self._child(y, i) for i in range(j, len(tokens)) if tokens[i] in self.eos):
-                    if child not in beam.insert(child):
+                for child in (self._child(y, i) for i in range(j, len(y.successors.tokens))):  # type: ignore[union-attr]
+                    if child.finished and child not in beam.insert(child):
                         self._enter(child)
 
     def _child(self, y: Hypothesis, j: int) -> Hypothesis:
