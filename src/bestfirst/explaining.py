@@ -72,28 +72,33 @@ def explain(
 ) -> Explanation:
     """Return where beam search lost `want`, a text or token ids without EOS, and the smallest beam that would have kept it.
 
-    Takes those settings of `bestfirst.Decoding`, by name or as an object, that beam search depends on: beam, finished, score,
-    score_options, length_penalty, max_length. Tries beams up to `max_beam` or `beam`, the greater; calls `progress` with each.
+    Takes those settings of `bestfirst.Decoding`, by name or as an object, that beam search depends on: beam, finished (of a
+    strategy, too), score, score_options, length_penalty, max_length. Tries beams up to `max_beam` or `beam`, the greater; calls
+    `progress` with each.
     """
     finished = getattr(decoding, "finished", settings.get("finished", "leave"))
     if finished not in ("keep", "leave"):
         raise ValueError(f"finished must be 'keep' or 'leave', got {finished!r}")
     asked = read_settings(decoding, settings)
+    plan = asked.plan
     others = [each.name for each in fields(asked) if each.name not in (*USED, *SPEED_SETTINGS)]
     if unused := [name for name in others if getattr(asked, name) != getattr(DEFAULT, name)]:
         raise ValueError(f"{unused[0]} cannot be explained: leave it out")
-    if not asked.objective.exact(asked.finished):
-        combination = f"score {asked.objective.name!r} and finished={asked.finished!r}"
+    if plan.k == inf or not plan.exact or plan.queue_capacity is not None or plan.finished == "shrink":
+        raise ValueError(f"strategy {plan.name!r} cannot be explained: it does not return beam search's answers")
+    if not asked.objective.exact(plan.finished):
+        combination = f"score {asked.objective.name!r} and finished={plan.finished!r}"
         raise ValueError(f"beam search with {combination} cannot be explained: it is not exact")
-    max_beam = max(asked.beam, max_beam)
+    k = int(plan.k)
+    max_beam = max(k, max_beam)
     wanted = WantedOutput(model, source, want, asked, max_beam)
     try:
-        explanation = wanted.explanation(asked.beam, max_beam)
-        for k in range(1, max_beam + 1):
+        explanation = wanted.explanation(k, max_beam)
+        for smaller in range(1, max_beam + 1):
             if progress is not None:
-                progress(k)
-            if wanted.ranks(k)[1] is None:
-                explanation.smallest, explanation.smallest_place = k, wanted.place(k)
+                progress(smaller)
+            if wanted.ranks(smaller)[1] is None:
+                explanation.smallest, explanation.smallest_place = smaller, wanted.place(smaller)
                 break
         return explanation
     finally:
@@ -110,7 +115,7 @@ class WantedOutput:
         self.model = model
         self.source = model.reader()(raw)
         self.score = decoding.objective
-        self.finished: Finished = decoding.finished
+        self.finished: Finished = decoding.plan.finished
         n_max = decoding.n_max(self.source)
         if len(tokens) + 1 > n_max:
             given = f"the wanted output has {len(tokens) + 1} tokens with its end"

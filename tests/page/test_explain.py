@@ -114,6 +114,12 @@ def test_the_smallest_beam_is_verified_on_the_embedded_model(model, source, want
         assert claim.tokens not in [answer.tokens for answer in result.hypotheses]
 
 
+def test_the_beam_and_the_rule_of_a_strategy_are_explained():
+    toy = bestfirst.FunctionModel(lambda prefix: [[-1.0, -0.6, -2.5, -2.0], [-0.5, -1.1, -2.0, -1.3]][len(prefix) % 2], eos=0)
+    for strategy, named in (("greedy", {"beam": 1}), (best_first_beam(2, "keep"), {"beam": 2, "finished": "keep"})):
+        assert explain(toy, None, [3, 3], strategy=strategy) == explain(toy, None, [3, 3], **named)
+
+
 def test_outputs_are_explained_under_other_scores_than_log_probability(model):
     settings = {"score": "length-normalized", "score_options": {"alpha": 1.0}}
     claim = explain(model, "Wo ist der Bahnhof?", "Where is the train station?", beam=5, max_beam=5, **settings)
@@ -136,6 +142,9 @@ def test_outputs_and_settings_that_cannot_be_explained_are_refused(model):
         explain(model, "Ja.", "Yes.", finished="shrink")
     with pytest.raises(ValueError, match="finished must be 'keep' or 'leave', got 'shrink'"):
         explain(model, "Ja.", "Yes.", Decoding(strategy="beam", finished="shrink"))
+    for strategy in ("best-first-unpruned", best_first_beam(3, queue_capacity=2)):
+        with pytest.raises(ValueError, match="cannot be explained: it does not return beam search's answers"):
+            explain(model, "Ja.", "Yes.", strategy=strategy)
     for settings in (
         {"allowed": Trie([[4, 5]])},
         {"must_contain": ["a"]},
