@@ -36,8 +36,9 @@ def check_same_vocabulary(aux: Any, logprobs: Any) -> None:
 
 
 def checked_increments(score: Score, logprobs: Any, *aux: Any, **past: Any) -> Any:
-    """The score's increments; BrokenLaw unless there is one for each of `logprobs`."""
-    found = score.increment(logprobs, *aux, **past)
+    """The score's increments; BrokenLaw unless there is one for each of `logprobs`. The score gets a copy, since it may compute
+    in place: `logprobs` may be the model's own array, and an answer's log-probability is read from them."""
+    found = score.increment(logprobs.clone() if hasattr(logprobs, "clone") else logprobs.copy(), *aux, **past)
     if getattr(found, "shape", None) != logprobs.shape:
         what = f"shape {tuple(found.shape)}" if hasattr(found, "shape") else f"{found!r:.40}"
         name = f"{type(score).__name__}.increment"
