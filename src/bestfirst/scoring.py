@@ -5,13 +5,16 @@ another one (coverage, diversity). `named_score` makes them by name, as `decode(
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from inspect import Parameter, signature
 from math import inf, log
 from numbers import Real
+from types import MappingProxyType
 from typing import Any
 
 from .models import Model
 from .search import AnyOrderSearch, Context, Finished, Groups, Score, Strategy, check_settings
+from .search.table_1 import check_count
 
 __all__ = [
     "GNMT", "SCORES", "BoundedLengthReward", "Coverage", "Diverse", "LengthNormalized", "LengthReward", "LogProbability",
@@ -41,7 +44,7 @@ class LogProbability(Score):
             raise ValueError(f"temperature must be a number above 0, got {temperature!r}")
         if not 1 / LARGEST <= temperature <= LARGEST:
             raise ValueError(f"temperature must be from {1 / LARGEST:g} to {LARGEST:g}, got {temperature!r:.40}")
-        self.temperature = temperature
+        self.temperature = float(temperature)
 
     @property
     def plain(self) -> bool:
@@ -69,7 +72,7 @@ class LengthNormalized(Score):
             raise ValueError(f"alpha must be a number, got {alpha!r}")
         if abs(alpha) > LARGEST_ALPHA:
             raise ValueError(f"a length penalty must be from -{LARGEST_ALPHA} to {LARGEST_ALPHA}, got {alpha!r:.40}")
-        self.alpha = alpha
+        self.alpha = float(alpha)
         self.monotonic = alpha <= 0
 
     def norm(self, length: int) -> float:
@@ -83,7 +86,7 @@ class LengthNormalized(Score):
             power = inf
         if not 1e-200 < power < 1e200:  # beyond it quotients of log-probabilities lose digits, or become 0
             raise ValueError(
-                f"a length penalty of {self.alpha!r:.40} at {length} tokens is beyond what numbers hold: give one nearer 0"
+                f"a length penalty of {self.alpha:.15g} at {length} tokens is beyond what numbers hold: give one nearer 0"
             )
         return power
 
@@ -157,11 +160,11 @@ class MutualInformation(Score):
     one_way = True
 
     def __init__(self, language_model: Model, weight: float, epsilon: float, whole_sequence: bool = False) -> None:
-        if not 0 <= epsilon <= 1:
-            raise ValueError(f"epsilon must be above 0 and at most 1 (or 0, for beam search), got {epsilon}")
+        if not (is_number(epsilon) and 0 <= epsilon <= 1):
+            raise ValueError(f"epsilon must be above 0 and at most 1 (or 0, for beam search), got {epsilon!r}")
         self.language_model = language_model
         self.weight = nonnegative("weight", weight)
-        self.epsilon = epsilon
+        self.epsilon = float(epsilon)
         self.whole_sequence = whole_sequence
         self.needs = frozenset({"language_model", "language_model_past"} if whole_sequence else {"language_model"})
         self._floor = log(epsilon) if epsilon > 0 else 0.0
@@ -268,9 +271,8 @@ class Diverse(WrappedScore):
 
     def __init__(self, groups: int, penalty: float, score: Score | None = None) -> None:
         super().__init__(score)
-        if groups < 1:
-            raise ValueError(f"groups must be at least 1, got {groups}")
-        self.groups = groups
+        check_count("groups", groups)
+        self.groups = int(groups)
         self.penalty = nonnegative("penalty", penalty)
 
     def exact(self, finished: Finished) -> bool:
@@ -290,8 +292,8 @@ class Diverse(WrappedScore):
         return Groups([AnyOrderSearch(group, **settings) for _ in range(self.groups)], self.penalty, n, max_calls)
 
 
-PLAIN = (bool, int, float, str, Score)
-DERIVED = frozenset(Score.__annotations__)
+PLAIN = (Real, str, Score)
+DERIVED = frozenset({*Score.__annotations__, "_floor", "_unit"})
 """Attributes that follow from a score's class and its parameters."""
 SCORES: dict[str, type[Score]] = {
     score.name: score for score in (LogProbability, LengthReward, BoundedLengthReward, LengthNormalized, GNMT, MutualInformation)
@@ -317,12 +319,21 @@ def options_of(score: Score) -> dict[str, Any] | None:
 def score_signature(score: Score) -> str:
     """A score's name, and what it was made with other than defaults: `length-normalized(alpha=0.6)`, the same for all ways to
     ask for it. Of a score of the user's, all numbers, texts and scores that it holds."""
-    made = {name: p.default for name, p in signature(type(score)).parameters.items()}
-    held = [(name, x) for name, x in vars(score).items() if name[0] != "_" and name not in DERIVED and x != made.get(name, made)]
-    parts = {name: score_signature(x) if isinstance(x, Score) else x for name, x in held if isinstance(x, PLAIN)}
-    if score.language_model is not None:
-        parts["language_model"] = getattr(score.language_model, "name", score.language_model)
-    return score.name + (f"({','.join(f'{name}={x}' for name, x in parts.items())})" if parts else "")
+    model = score.language_model
+    return written(score, score.name, DERIVED, {} if model is None else {"language_model": str(getattr(model, "name", model))})
+
+
+def written(given: Any, name: str, hidden: Collection[str] = (), more: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """An object as `name(part=value,...)`: the numbers, texts and scores that it holds and its class does not have by default,
+    and `more`; without what is `hidden`."""
+    try:
+        made = {each.name: each.default for each in signature(type(given)).parameters.values()}
+    except ValueError:  # of a builtin
+        made = {}
+    held = getattr(given, "__dict__", {}).items()
+    parts = {part: x for part, x in held if part not in hidden and isinstance(x, PLAIN) and x != made.get(part)}
+    shown = [f"{part}={score_signature(x) if isinstance(x, Score) else x}" for part, x in {**parts, **more}.items()]
+    return name + (f"({','.join(shown)})" if shown else "")
 
 
 def named_score(score: str | Score, **parameters: Any) -> Score:
@@ -353,7 +364,7 @@ def nonnegative(name: str, value: float) -> float:
         raise ValueError(f"{name} must be a number of at least 0, got {value!r}")
     if value > LARGEST:
         raise ValueError(f"{name} must be at most {LARGEST:g}, got {value!r:.40}")
-    return value
+    return float(value)
 
 
 def log_softmax(x: Any) -> Any:

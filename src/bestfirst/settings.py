@@ -14,7 +14,7 @@ from .constraints import Constraint, named_constraint
 from .drafting import Drafter, check_draft
 from .models import Model, Source
 from .models.model import eos_of
-from .scoring import Score, by_length_penalty, is_number, named_score, options_of, score_signature
+from .scoring import LengthNormalized, Score, by_length_penalty, is_number, named_score, options_of, score_signature, written
 from .search import Answered, Context, Finished, Heuristic, NeverStop, Search, Stop, Strategy, Trace, by_method
 from .search.required_words import RequiredWords, RequiredWordsSearch, alternatives_of, token_sequences
 from .strategies import FirstFinished, as_ctranslate2, named_strategy, stopping
@@ -135,12 +135,13 @@ class Decoding:
     def _check_types(self) -> None:
         """Raise ValueError for a value of a wrong type; whole numbers of any kind become ints."""
         for name in ("accept_truncated", "deterministic"):
-            if not isinstance(getattr(self, name), bool):
+            if getattr(self, name) not in (True, False):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+            object.__setattr__(self, name, bool(getattr(self, name)))
         for name in ("beam", "nbest", "max_length", "min_length", "max_calls", "queue_capacity", "row_budget"):
             value = getattr(self, name)
-            if hasattr(value, "__index__") and not isinstance(value, bool):
-                object.__setattr__(self, name, index(value))
+            if hasattr(value, "__float__") and not isinstance(value, bool) and value % 1 == 0:
+                object.__setattr__(self, name, int(value))
             elif isinstance(value, bool) or (name == "row_budget" and not isinstance(value, (Budget, type(None)))):
                 raise ValueError(f"{name} must be a whole number, got {value!r}")
         if self.max_length is not None and not isinstance(self.max_length, (int, str)) and not callable(self.max_length):
@@ -150,11 +151,13 @@ class Decoding:
         if self.heuristic is not None and not callable(self.heuristic):
             raise ValueError(f"heuristic must be a function of a hypothesis and its context, got {self.heuristic!r}")
         if self.prefix is not None and not isinstance(self.prefix, str):
-            listed = isinstance(self.prefix, Iterable) and not isinstance(self.prefix, bytes)
-            tokens: tuple[Any, ...] = tuple(self.prefix) if listed else (None,)
-            if not all(hasattr(token, "__index__") and index(token) >= 0 for token in tokens):
+            try:
+                tokens = (-1,) if isinstance(self.prefix, bytes) else tuple(map(index, self.prefix))
+            except TypeError:
+                tokens = (-1,)
+            if min(tokens, default=0) < 0:
                 raise ValueError(f"prefix must be a text or a list of token ids, got {self.prefix!r}")
-            object.__setattr__(self, "prefix", tuple(map(index, tokens)))
+            object.__setattr__(self, "prefix", tokens)
 
     def _check_final(self) -> None:
         """Raise TypeError if a score of the user does not return a number."""
@@ -311,23 +314,24 @@ class Decoding:
 
     def json(self) -> dict[str, Any]:
         """The settings that differ from the defaults, for JSON; `Decoding(**fields)` reads it. ValueError for unnamed objects."""
+        given = {each.name: getattr(self, each.name) for each in fields(self)}
+        if (options := options_of(self.objective)) is not None:
+            given |= {"score": self.objective.name, "score_options": options, "length_penalty": None}
+            if type(self.objective) is LengthNormalized and self.objective.alpha != 0:
+                given |= {"score": "logprob", "score_options": {}, "length_penalty": self.objective.alpha}
         out = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if value == getattr(DEFAULT, each.name):
+        for name, value in given.items():
+            if value == getattr(DEFAULT, name):
                 continue
-            if isinstance(value, Score) and (options := options_of(value)) is not None:
-                out["score_options"] = options
-                value = value.name
-            elif isinstance(value, Mapping):
+            if isinstance(value, Mapping):
                 value = dict(value)
             elif isinstance(value, tuple) and all(isinstance(one, (str, int, tuple)) for one in value):
                 value = list(value)
             elif isinstance(value, Budget):
                 value = value.rows
             elif not isinstance(value, (str, int, float)):
-                raise ValueError(f"{each.name}={value!r} cannot be written down; give it by name")
-            out[each.name] = value
+                raise ValueError(f"{name}={value!r} cannot be written down; give it by name")
+            out[name] = value
         return out
 
     def identity(self) -> dict[str, Any]:
@@ -341,11 +345,13 @@ class Decoding:
         parts = [self.plan.name, f"k:{k}", f"score:{score_signature(self.objective)}"]
         parts.append(f"finished:{self.plan.finished}")
         parts += [f"{name}:{value}" for name in SIGNED if (value := getattr(self, name)) != getattr(DEFAULT, name)]
-        if self.heuristic is not None:
-            parts.append(f"heuristic:{getattr(self.heuristic, '__name__', type(self.heuristic).__name__)}")
+        if self.plan.queue_capacity is not None:
+            parts.append(f"queue_capacity:{self.plan.queue_capacity}")
+        heuristic = self.heuristic if isinstance(self.strategy, str) else self.strategy.heuristic
+        if heuristic is not None:
+            parts.append(f"heuristic:{_name_of(heuristic)}")
         if self.stop is not None or not isinstance(self.strategy, str):
-            factors = ",".join(f"{value:g}" for value in self.stop_options.values())
-            parts.append(f"stop:{self.plan.stop.name}" + (f"({factors})" if factors else ""))
+            parts.append(f"stop:{written(self.plan.stop, self.plan.stop.name, ('name',))}")
         if self.max_length is not None:
             parts.append(f"n_max:{getattr(self.max_length, '__name__', self.max_length)}")
         if self.allowed is not None:
@@ -353,13 +359,18 @@ class Decoding:
         if self.must_contain:
             parts.append(f"must_contain:{self.must_contain}")
         if self.processors:
-            parts.append("processors:" + ",".join(getattr(each, "__name__", type(each).__name__) for each in self.processors))
+            parts.append("processors:" + ",".join(map(_name_of, self.processors)))
         if self.prefix:
             parts.append(f"prefix:{self.prefix if isinstance(self.prefix, str) else list(self.prefix)}")
         return "|".join(parts)
 
 
-SIGNED = ("min_length", "eos", "stop_strings", "method", "nbest", "max_calls", "queue_capacity", "accept_truncated")
+def _name_of(given: Any) -> str:
+    """The name of a function; of another object, that of its class and the numbers and texts that it holds."""
+    return getattr(given, "__name__", None) or written(given, type(given).__name__)
+
+
+SIGNED = ("min_length", "eos", "stop_strings", "method", "nbest", "max_calls", "accept_truncated")
 """Settings that a signature names individually if they differ from the default."""
 SPEED_SETTINGS = ("row_budget", "max_cache_tokens", "draft")
 """Settings that affect speed and memory, but no result."""

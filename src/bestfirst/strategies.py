@@ -218,7 +218,7 @@ def stopping(plan: Strategy, stop: str | Stop, score: Score | None = None, **opt
     other, without what cannot matter; "hf-false" too with a score that may fall with length. All others go level by level.
     """
     if not isinstance(stop, str):
-        if not callable(stop) or isinstance(stop, type):
+        if not callable(stop) or isinstance(stop, type) or not hasattr(stop, "exact"):
             raise ValueError(f"stop must be an object of a stopping rule, or one of {', '.join(STOPS)}, got {stop!r}")
         return plan.using(stop=stop)
     if stop not in STOPS:

@@ -114,6 +114,12 @@ def test_a_job_stopped_by_a_full_disk_resumes_when_there_is_room(uninterrupted, 
     assert (tmp_path / "out").read_bytes() == (before / "out").read_bytes()
 
 
+def test_a_job_is_the_same_however_its_settings_are_written(uninterrupted):
+    folder, _ = uninterrupted
+    for options in (["--length-penalty", "0"], ["--score", "logprob", "--temperature", "1.0"]):
+        assert only_line(run(*translate(folder), *options).stderr).endswith("nothing to do")
+
+
 def test_another_job_is_refused_without_overwrite(uninterrupted):
     folder, _ = uninterrupted
     process = run(*translate(folder), "--beam", 3)

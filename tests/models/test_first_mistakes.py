@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ import bestfirst
 from bestfirst import FunctionModel
 from bestfirst.scoring import Coverage, Score
 from bestfirst.search import Answered, BrokenLaw
-from bestfirst.search.table_1 import beam
+from bestfirst.search.stops import Patience
+from bestfirst.search.table_1 import a_star_beam, beam, best_first_beam
 from bestfirst.strategies import STOPS
 from bestfirst.testing import check_score
 from strict import no_warnings
@@ -151,6 +154,13 @@ class NoEos(bestfirst.Model):
             lambda: bestfirst.decode(MODEL, [None], stop=5),
             r"stop must be an object of a stopping rule, or one of .*hf-true.*, got 5",
         ),
+        (lambda: bestfirst.Decoding(stop=lambda search, y: False), r"stop must be an object of a stopping rule"),
+        (lambda: bestfirst.Diverse(1.5, 0.5), r"groups must be a whole number, got 1\.5"),
+        (lambda: bestfirst.MutualInformation(MODEL, 0.5, "x"), r"epsilon must be .*, got 'x'"),
+        (
+            lambda: bestfirst.decode(bestfirst.FunctionModel(lambda prefix: [-1.0], eos=[]), [None]),
+            r"for the tokens 0 to 0, and FunctionModel\.eos is \[\]: not one of them",
+        ),
         (lambda: bestfirst.decode(MODEL, [None], score=Nowhere()), r"Nowhere\.final returned nan; it must return a number"),
         (lambda: bestfirst.decode(MODEL, [None], allowed=Allows([-1])), r"must return token ids for each state, got \[-1\]"),
         (lambda: bestfirst.decode(MODEL, [None], allowed=Allows([0.5])), r"must return token ids for each state, got \[0\.5\]"),
@@ -181,14 +191,40 @@ def test_an_invalid_max_length_of_one_input_is_an_error_of_that_input(limit):
     assert "max_length" in wrong.message
 
 
+class Weighted(Score):
+    """Holds a number by a private name, and an array."""
+
+    def __init__(self, weight):
+        self._weight, self.table = weight, np.zeros(3)
+
+
+class Minus:
+    """A processor with a parameter."""
+
+    def __init__(self, amount):
+        self.amount = amount
+
+    def __call__(self, ids, scores):
+        return scores - self.amount
+
+
 def test_different_settings_have_different_signatures():
-    """By the parameters of a score, the stop of a strategy, and a heuristic, all of which may be objects."""
+    """By all that scores, strategies, stops, heuristics and processors hold, any of which may be objects."""
     names = [
         {"score": bestfirst.LengthNormalized(0.5)},
         {"score": bestfirst.LengthNormalized(1.0)},
         {"strategy": beam(5).using(stop=STOPS["opennmt"]())},
         {"strategy": beam(5)},
         {"strategy": "a-star-beam", "heuristic": lambda y, context: 0.0},
+        {"strategy": a_star_beam(5, lambda y, context: 0.0)},
+        {"strategy": best_first_beam(5)},
+        {"strategy": best_first_beam(5, queue_capacity=3)},
+        {"strategy": "beam", "stop": Patience(2.0)},
+        {"strategy": "beam", "stop": Patience(3.0)},
+        {"score": Weighted(1.0)},
+        {"score": Weighted(np.float32(2.0))},
+        {"processors": Minus(1.0)},
+        {"processors": Minus(2.0)},
     ]
     assert len({bestfirst.Decoding(**each).signature for each in names}) == len(names)
 
@@ -198,7 +234,7 @@ WRONG = [
     *((name, True) for name in sorted(COUNTS)),
     *(("max_length", value) for value in (2.5, [], "0x")),
     *((name, "no") for name in ("accept_truncated", "deterministic")),
-    *(("prefix", value) for value in (b"a", 3, ["a"], [-1])),
+    *(("prefix", value) for value in (b"a", 3, ["a"], [-1], [1.0], np.array([[1, 2]]))),
     ("max_cache_tokens", True),
     ("heuristic", 3),
     ("eos", -1),
@@ -223,13 +259,21 @@ def test_settings_have_one_signature_however_they_are_written():
     length = [
         {"length_penalty": 0.6},
         {"score": bestfirst.LengthNormalized(0.6)},
-        {"score": "length-normalized", "score_options": {"alpha": 0.6}},
+        {"score": "length-normalized", "score_options": {"alpha": np.float64(0.6)}},
+        {"length_penalty": Fraction(3, 5)},
     ]
-    plain = [{}, {"length_penalty": 0}, {"score": "logprob", "score_options": {"temperature": 1.0}}, {"beam": np.int64(5)}]
-    for ways in (length, plain):
+    plain = [
+        *({}, {"length_penalty": 0}, {"score": "logprob", "score_options": {"temperature": 1.0}}, {"beam": np.int64(5)}),
+        *({"beam": 5.0}, {"accept_truncated": np.False_}),
+    ]
+    gnmt = [{"score": bestfirst.GNMT(1)}, {"score": "gnmt", "score_options": {"alpha": np.float32(1.0)}}]
+    for ways in (length, plain, gnmt, [{"score": bestfirst.LengthNormalized(0)}]):
         made = [bestfirst.Decoding(**each) for each in ways]
         assert len({each.signature for each in made}) == 1
-        assert {bestfirst.Decoding(**each.json()).signature for each in made} == {made[0].signature}
+        assert all(each.json() == made[0].json() for each in made)
+        assert bestfirst.Decoding(**json.loads(json.dumps(made[0].json()))).signature == made[0].signature
+    factors = {"stop": Patience(2.0)}, {"stop": "patience", "stop_options": {"factor": 2}}
+    assert len({bestfirst.Decoding(strategy="beam", **each).signature for each in factors}) == 1
     wrapped = bestfirst.Decoding(score=Coverage(0.2, bestfirst.GNMT(0.6)))
     assert "score:coverage(score=gnmt(alpha=0.6),beta=0.2)" in wrapped.signature
 
@@ -239,7 +283,7 @@ def test_settings_are_equal_by_value_and_do_not_change_with_what_they_were_made_
     made = bestfirst.Decoding(score="length-normalized", score_options=options, prefix=prefix)
     options["alpha"] = 2.0
     prefix.append(6)
-    assert made.objective.alpha == made.json()["score_options"]["alpha"] == 0.5
+    assert made.objective.alpha == made.json()["length_penalty"] == 0.5
     assert made.json()["prefix"] == [4, 5]
     for each in (made, bestfirst.Decoding(score=Coverage(0.2, bestfirst.GNMT(0.6)))):
         copied = pickle.loads(pickle.dumps(each))
@@ -247,6 +291,27 @@ def test_settings_are_equal_by_value_and_do_not_change_with_what_they_were_made_
         assert hash(copied) == hash(each)
     assert Coverage(0.2) != Coverage(0.3)
     assert PerToken() != Coverage(0.2)
+
+
+def test_whole_numbers_of_any_kind_are_numbers_of_tokens_and_calls():
+    whole = {"beam": 3.0, "nbest": np.float32(2), "max_length": 6.0, "queue_capacity": 9.0, "row_budget": 2.0}
+    ints = {name: int(number) for name, number in whole.items()}
+    assert bestfirst.decode(MODEL, [None], **whole) == bestfirst.decode(MODEL, [None], **ints)
+
+
+class InPlace(Score):
+    """Computes its increments in the array that it is given."""
+
+    monotonic = True
+
+    def increment(self, logprobs, aux=None):
+        return np.multiply(logprobs, 2.0, out=logprobs)
+
+
+def test_a_score_that_computes_in_place_changes_neither_the_model_nor_log_probabilities():
+    row = np.array([-1.0, -2.0])
+    answer = bestfirst.decode(bestfirst.FunctionModel(lambda prefix: row, eos=0), [None], score=InPlace())[0].best
+    assert (answer.score, answer.logprob, row.tolist()) == (-2.0, -1.0, [-1.0, -2.0])
 
 
 def test_explain_names_an_unknown_setting_as_decode_does():

@@ -153,7 +153,7 @@ class Patience(LevelStop):
     def __init__(self, factor: float = 1.0, name: str | None = None) -> None:
         if not 0 < factor < inf:
             raise ValueError(f"the patience factor must be a number above 0, got {factor}")
-        self.factor = factor
+        self.factor = float(factor)
         self.name = name or self.name
 
     def at_level(self, search: AnyOrderSearch, length: int) -> bool:
