@@ -48,10 +48,10 @@ class LogProbability(Score):
 
     @property
     def plain(self) -> bool:
-        return self.temperature == 1
+        return self.temperature == 1 and type(self).increment is LogProbability.increment
 
     def increment(self, logprobs: Any, aux: Any = None) -> Any:
-        return logprobs if self.plain else log_softmax(logprobs / self.temperature)
+        return logprobs if self.temperature == 1 else log_softmax(logprobs / self.temperature)
 
     def bound(self, value: float, length: int, context: Context) -> float:
         return value
@@ -210,7 +210,7 @@ class WrappedScore(Score):
 
     @property
     def plain(self) -> bool:
-        return self.score.plain
+        return self.score.plain and type(self).increment is WrappedScore.increment
 
     def increment(self, logprobs: Any, aux: Any = None, **past: Any) -> Any:
         return self.score.increment(logprobs, aux, **past)

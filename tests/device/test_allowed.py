@@ -16,7 +16,7 @@ from bestfirst.engine import Job, engine_for
 from bestfirst.engine.device import device_step, state
 from bestfirst.engine.device.rules import unknown_to_device
 from bestfirst.models.transformers import TransformersModel
-from bestfirst.search import Successors
+from bestfirst.search import Answered, BestFirst, Successors, best_first_beam
 from bestfirst.settings import Decoding
 from device.test_search import EOS, SCORES, STOPS, Toys, assert_same_result, job, reference, run, session_of, with_rows_per_step
 from engine.builders import ARCHITECTURES
@@ -131,12 +131,27 @@ def test_a_wide_beam_returns_many_answers():
     assert all(items[answer.item] == answer.tokens[:-1] for answer in found[0].hypotheses)
 
 
+class OwnTrie(Trie):
+    """Allows something else, perhaps."""
+
+
+class OwnOrder(BestFirst):
+    """Orders by something else, perhaps."""
+
+
+class OwnStop(Answered):
+    """Stops elsewhere, perhaps."""
+
+
 def test_settings_that_the_kernels_support():
     trie = Trie([[1, 2]])
     assert unknown_to_device(Decoding(beam=5000, nbest=5000, allowed=trie), 3) is None
     assert unknown_to_device(Decoding(beam=5001, allowed=trie), 3) == "a beam above 5000"
     assert unknown_to_device(Decoding(allowed=trie), 2) == "tokens that the model does not have"
     assert unknown_to_device(Decoding(allowed="regex:a")) == "allowed, unless it is a trie"
+    assert unknown_to_device(Decoding(allowed=OwnTrie([[1]]))) == "allowed, unless it is a trie"
+    for own in ({"order": OwnOrder()}, {"stop": OwnStop()}):
+        assert unknown_to_device(Decoding(strategy=best_first_beam(5).using(**own))).startswith("strategy 'best-first'")
     assert unknown_to_device(Decoding(strategy="best-first-unpruned"))
 
 

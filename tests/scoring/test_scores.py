@@ -20,6 +20,7 @@ from bestfirst.scoring import (
     LengthReward,
     LogProbability,
     MutualInformation,
+    WrappedScore,
     by_length_penalty,
     named_score,
     score_parameters,
@@ -196,6 +197,18 @@ def test_a_bound_of_minus_infinity_is_broken_like_any_other():
 def test_a_subclass_of_log_probability_may_override_final_and_bound():
     answer = decode(MODEL, [None], score=Squared())[0].hypotheses[0]
     assert answer.score == pytest.approx(-(answer.logprob**2))
+
+
+@pytest.mark.parametrize("base", [LogProbability, WrappedScore, GNMT], ids=lambda base: base.__name__)
+def test_a_subclass_of_a_score_may_override_its_increments(base):
+    class Tenfold(base):
+        def increment(self, logprobs, aux=None):
+            return 10 * super().increment(logprobs, aux)
+
+    score = Tenfold(0.0) if base is GNMT else Tenfold()
+    answer = decode(MODEL, [None], score=score)[0].hypotheses[0]
+    assert not score.plain
+    assert answer.score == pytest.approx(10 * answer.logprob)
 
 
 class FlatAtFirst(Score):

@@ -8,8 +8,9 @@ from math import ceil, inf
 
 from ...constraints.trie import Trie
 from ...scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
-from ...search import Exhausted, NeverStop, OptimalStop, Patience, Strategy
+from ...search import Answered, BestFirst, Exhausted, NeverStop, OptimalStop, Patience, Strategy
 from ...settings import Decoding
+from ...strategies import HuggingFaceStep
 from ..logits_edits import bits
 from .kernels.answers import AS_HUGGING_FACE, BEST_FIRST, BY_LEVEL, RULES
 from .state import WIDE
@@ -33,7 +34,7 @@ def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None
         "min_length beside a trie": decoding.min_length > 0 and trie is not None,
         "min_length at a temperature": decoding.min_length > 0 and not score.plain,
         "processors": bool(decoding.processors),
-        "allowed, unless it is a trie": trie is not None and not isinstance(trie, Trie),
+        "allowed, unless it is a trie": type(trie) not in (Trie, type(None)),
         "tokens that the model does not have": isinstance(trie, Trie) and trie.largest >= vocabulary,
         "a trie of so many nodes": isinstance(trie, Trie) and len(trie.tokens) >= 1 << 31,
         "must_contain": bool(decoding.must_contain),
@@ -53,8 +54,8 @@ def temperature_bits(score: Score) -> int:
 def search_kind(plan: Strategy) -> int | None:
     """The kernels' search for this strategy, None if there is none: best-first until the answers are proven, or until Hugging
     Face would stop; or level by level until there are enough answers or nothing can precede them."""
-    if plan.name == "best-first":
-        return {"answered": BEST_FIRST.value, "hf-false": AS_HUGGING_FACE.value}.get(plan.stop.name)
+    if plan.name == "best-first" and type(plan.order) is BestFirst:
+        return {Answered: BEST_FIRST.value, HuggingFaceStep: AS_HUGGING_FACE.value}.get(type(plan.stop))
     known = {"leave": (Patience, *WHOLE_LEVELS), "keep": (Exhausted,), "shrink": ()}[plan.finished]
     by_level = plan.level_by_level and plan.any_order and type(plan.stop) in known
     return BY_LEVEL.value if by_level and (type(plan.stop) is Patience or not plan.order.relies_on_bound) else None
