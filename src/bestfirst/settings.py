@@ -144,6 +144,8 @@ class Decoding:
                 object.__setattr__(self, name, int(value))
             elif isinstance(value, bool) or (name == "row_budget" and not isinstance(value, (Budget, type(None)))):
                 raise ValueError(f"{name} must be a whole number, got {value!r}")
+        if is_number(self.length_penalty):
+            object.__setattr__(self, "length_penalty", float(self.length_penalty))  # type: ignore[arg-type]
         if self.max_length is not None and not isinstance(self.max_length, (int, str)) and not callable(self.max_length):
             raise ValueError(f"max_length is a number, or a multiple of |x| such as '2x', got {self.max_length!r}")
         if not (is_number(self.max_cache_tokens) or self.max_cache_tokens == inf) or not self.max_cache_tokens > 0:
@@ -314,29 +316,33 @@ class Decoding:
 
     def json(self) -> dict[str, Any]:
         """The settings that differ from the defaults, for JSON; `Decoding(**fields)` reads it. ValueError for unnamed objects."""
-        given = {each.name: getattr(self, each.name) for each in fields(self)}
-        if (options := options_of(self.objective)) is not None:
-            given |= {"score": self.objective.name, "score_options": options, "length_penalty": None}
-            if type(self.objective) is LengthNormalized and self.objective.alpha != 0:
-                given |= {"score": "logprob", "score_options": {}, "length_penalty": self.objective.alpha}
         out = {}
-        for name, value in given.items():
-            if value == getattr(DEFAULT, name):
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value == getattr(DEFAULT, each.name):
                 continue
-            if isinstance(value, Mapping):
+            if isinstance(value, Score) and (options := options_of(value)) is not None:
+                out["score_options"] = options
+                value = value.name
+            elif isinstance(value, Mapping):
                 value = dict(value)
             elif isinstance(value, tuple) and all(isinstance(one, (str, int, tuple)) for one in value):
                 value = list(value)
             elif isinstance(value, Budget):
                 value = value.rows
             elif not isinstance(value, (str, int, float)):
-                raise ValueError(f"{name}={value!r} cannot be written down; give it by name")
-            out[name] = value
+                raise ValueError(f"{each.name}={value!r} cannot be written down; give it by name")
+            out[each.name] = value
         return out
 
     def identity(self) -> dict[str, Any]:
-        """As `json`, without the settings that change no result."""
-        return self.using(**{name: getattr(DEFAULT, name) for name in SPEED_SETTINGS}).json()
+        """As `json`, without the settings that change no result, and the same for all ways to ask for a score."""
+        same: dict[str, Any] = {name: getattr(DEFAULT, name) for name in SPEED_SETTINGS}
+        if (options := options_of(self.objective)) is not None:
+            same |= {"score": self.objective.name, "score_options": options, "length_penalty": None}
+            if type(self.objective) is LengthNormalized and self.objective.alpha != 0:
+                same |= {"score": "logprob", "score_options": {}, "length_penalty": self.objective.alpha}
+        return self.using(**same).json()
 
     @property
     def signature(self) -> str:
