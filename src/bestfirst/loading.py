@@ -38,6 +38,14 @@ def load(
     name = embedded_folder() if path_or_name is None else os.fspath(path_or_name)
     check_folder(name)
     languages = {"source_lang": source_lang, "target_lang": target_lang}
+    model = _load(name, device, dtype, trust_remote_code, languages)
+    if source_lang is not None:
+        model.language(source_lang, "source")  # raises if its tokenizer has no such token, and so would not use it
+    return model
+
+
+def _load(name: str, device: Any, dtype: Any, trust_remote_code: bool, languages: dict[str, str | None]) -> TextModel:
+    """The model in compiled steps if they can run it, else by transformers."""
     try:
         return _load_compiled(name, device, dtype, **languages)
     except NeedsTransformers as error:

@@ -108,6 +108,17 @@ def test_conversations_are_encoded_with_the_chat_template(model):
     )
 
 
+def test_chat_without_a_chat_template_is_a_usage_error(tmp_path, call):
+    folder = chat_models.save(tmp_path / "plain")
+    (folder / "chat_template.jinja").unlink()
+    done = call("complete", "--model", folder, "--chat", text="the cat\nthe dog\n")
+    assert done.code == 2
+    assert done.stderr.endswith("bestfirst: model 'plain' has no chat template; leave out --chat, or choose a chat model\n")
+    done = call("complete", "--model", folder, "--target-lang", "de", text="the cat\n")
+    assert done.code == 2
+    assert "target language 'de': 'plain' is a language model; name it in the prompt" in done.stderr
+
+
 def test_json_lines_may_hold_conversations(folder, tmp_path, call):
     conversation = [{"role": "user", "content": "the cat"}]
     lines = [json.dumps({"id": 1, "messages": conversation}), json.dumps({"id": 2, "messages": "the cat"})]

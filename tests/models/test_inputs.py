@@ -70,6 +70,8 @@ def test_language_codes_set_the_start_tokens(tmp_path: Path, name: str, make: An
     assert [model.tokenizer.eos_token_id, code, *result.hypotheses[0].tokens] == theirs[0].tolist()
     with pytest.raises(ValueError, match="unknown target language 'xyz' for model 'model'"):
         bestfirst.load(folder, target_lang="xyz")
+    with pytest.raises(ValueError, match="unknown source language 'xyz'"):
+        bestfirst.load(folder, source_lang="xyz")
 
 
 def test_a_word_is_not_a_language_code(embedded: Any) -> None:

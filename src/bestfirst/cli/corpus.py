@@ -69,6 +69,8 @@ class CorpusJob:
     def worker(self) -> Worker:
         """A worker with its model loaded, in this process."""
         model, decoding = self.choice.load(self.decoding)
+        if self.chat and not model.chats:
+            raise usage(f"model {model.name!r} has no chat template; leave out --chat, or choose a chat model")
         return Worker(model, decoding, self.target, signature(decoding, model), self.chat)
 
     def run(self) -> int:

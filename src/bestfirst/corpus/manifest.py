@@ -102,7 +102,11 @@ class Manifest:
 
     def differences(self, other: Mapping[str, Any]) -> str:
         """How another job differs from this one: the first three differences, for an error message."""
-        return "; ".join(list(_differences(self.job, other))[:3]) or "its input has another size"
+        return "; ".join(list(dict.fromkeys(_differences(self.job, other)))[:3]) or "its input has another size"
+
+
+OPTIONS = {"field": "--input-field", "into": "--output-field", "shard_lines": "--shard-lines"}
+"""Entries of a job that an option sets, which the user knows by its name. Input and output may both have them."""
 
 
 def _differences(stored: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[str]:
@@ -115,4 +119,4 @@ def _differences(stored: Mapping[str, Any], new: Mapping[str, Any], path: str = 
         elif name == "sha256":
             yield f"{path}content is not the same"
         elif name != "size":
-            yield f"{path}{name} was {json.dumps(a)}, is {json.dumps(b)}"
+            yield f"{OPTIONS.get(name, path + name)} was {json.dumps(a)}, is {json.dumps(b)}"

@@ -87,17 +87,24 @@ class TextModel(Model):
     def _start_tokens(self, target_lang: str | None) -> tuple[int, ...]:
         """The decoder prompt of an encoder-decoder: the start token and, if any, the target language's token."""
         if not self.encoder_decoder:
+            if target_lang is not None:
+                raise ValueError(f"target language {target_lang!r}: {self.name!r} is a language model; name it in the prompt")
             return ()
         start = self._token_setting("decoder_start_token_id", several=False) or self._token_setting("bos_token_id", several=False)
         if not start:
             raise ValueError(f"model {self.name!r} has no decoder_start_token_id in its generation config or config")
         forced = self._token_setting("forced_bos_token_id", several=False)
         if target_lang is not None:
-            code = None if self.text_tokenizer is None else self.text_tokenizer.language(target_lang)
-            if code is None:
-                raise ValueError(f"unknown target language {target_lang!r} for model {self.name!r}")
-            forced = [code]
+            forced = [self.language(target_lang, "target")]
         return (*start, *forced)
+
+    def language(self, code: str, side: str) -> int:
+        """The token of a language. ValueError if there is none. `side`: "source" or "target"."""
+        token = None if self.text_tokenizer is None else self.text_tokenizer.language(code)
+        if token is None:
+            unknown = f"unknown {side} language {code!r} for model {self.name!r}"
+            raise ValueError(f"{unknown}; leave it out unless the model has several")
+        return token
 
     @cached_property
     def positions(self) -> float:

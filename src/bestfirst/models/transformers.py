@@ -20,7 +20,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from ..errors import first_line
 from .folder import ModelNotFound, check_folder, describe_damage, has_tokenizer
-from .model import Query, Scored
+from .model import Model, Query, Scored
 from .reader import Prompt
 from .sentencepiece_tokenizer import AddedToken, MarianTokenizer
 from .text_model import INT8, TextModel
@@ -83,6 +83,8 @@ def _layers_left_out(model: Any, unexpected: Iterable[str]) -> str | None:
 
 def wrap(model: Any, tokenizer: Any = None, *, target_lang: str | None = None, name: str | None = None) -> TransformersModel:
     """A Hugging Face model in memory as a model for `bestfirst`. When a decode ends, also by an exception, it is unchanged."""
+    if isinstance(model, Model):
+        raise TypeError(f"{type(model).__name__} is a model for bestfirst already; give it to decode as it is")
     return TransformersModel(model, tokenizer, target_lang=target_lang, name=name)
 
 
@@ -232,8 +234,8 @@ def _tokenizer(name: str, source_lang: str | None, target_lang: str | None, trus
     if not has_tokenizer(name):
         return None
     tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
-    if source_lang is not None:
-        tokenizer.src_lang = source_lang
+    if source_lang is not None and TransformersTokenizer(tokenizer, True).language(source_lang) is not None:
+        tokenizer.src_lang = source_lang  # `load` refuses any other
     if target_lang is not None and hasattr(tokenizer, "tgt_lang"):
         tokenizer.tgt_lang = target_lang
     return tokenizer
