@@ -384,7 +384,8 @@ DEFAULT = Decoding()
 SETTINGS = tuple(each.name for each in fields(Decoding))
 SYNONYMS = {"num_beams": "beam", "beam_size": "beam", "beam_width": "beam", "num_return_sequences": "nbest", "n": "nbest",
     "num_hypotheses": "nbest", "max_new_tokens": "max_length", "max_decoding_length": "max_length",
-    "min_new_tokens": "min_length", "early_stopping": "stop", "logits_processor": "processors"}  # fmt: skip
+    "min_new_tokens": "min_length", "early_stopping": "stop", "logits_processor": "processors",
+    **dict.fromkeys(("alpha", "beta", "ratio", "temperature", "weight", "epsilon"), "score_options")}  # fmt: skip
 """Names that other libraries use for a setting, and its name here."""
 
 

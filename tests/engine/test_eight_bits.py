@@ -90,7 +90,7 @@ def test_a_score_that_reads_attention_gets_it(model):
 def test_int8_is_refused_for_models_that_are_not_compiled():
     wrapped = bestfirst.wrap(ARCHITECTURES["t5"].build())
     wrapped.eight_bits = True
-    with pytest.raises(ValueError, match=r"dtype 'int8' is for models that are compiled, T5.* is not here; use fp32"):
+    with pytest.raises(ValueError, match=r"dtype 'int8' is for models that run compiled \(Marian, .*\), not for T5.*; use fp32"):
         bestfirst.decode(wrapped, [[5, 6, 1]])
 
 

@@ -115,7 +115,8 @@ def choose_int8(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderSte
     step = choose(exact, agreed)
     if not isinstance(step, native_steps()):
         kind = f"{type(model.model).__name__} ({model.model.config.model_type})"
-        raise ValueError(f"dtype 'int8' is for models that are compiled, {kind} is not here; use fp32, or bf16")
+        compiled = "Marian, BART, mBART, Pegasus, M2M100 and NLLB"
+        raise ValueError(f"dtype 'int8' is for models that run compiled ({compiled}), not for {kind}; use fp32 or bf16")
     chosen: Any = type(step)(model.model, eight_bits=True)  # type: ignore[call-arg]
     if step.encoder is None:
         chosen.encoder = None
