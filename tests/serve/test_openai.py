@@ -164,7 +164,8 @@ def test_errors_before_a_body_is_parsed_are_shown_by_the_client(narrow, asked, e
 
 
 def test_a_translation_model_serves_completions_and_no_chats(server):
-    assert server.post("/v1/chat/completions", {"messages": TALK}).status == 404
+    refused = server.post("/v1/chat/completions", {"messages": TALK})
+    assert (refused.status, refused.json["detail"]) == (404, "model 'tatoeba-de-en' has no chat template; use /v1/completions")
     found = server.post("/v1/completions", {"prompt": "Guten Morgen!", "max_tokens": 20}).json
     assert found["choices"][0]["text"] == "Good morning."
     assert found["usage"]["prompt_tokens"] == len(bestfirst.load().read("Guten Morgen!").payload.source) > 1

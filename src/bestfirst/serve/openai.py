@@ -297,6 +297,11 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
         return await answer(body, request, chat=False)
 
     if not queue.engine.model.chats:
+
+        @app.post("/v1/chat/completions", dependencies=shared["dependencies"], include_in_schema=False)
+        async def no_chat() -> Response:
+            return JSONResponse(error_fields(404, f"model {name!r} has no chat template; use /v1/completions"), 404)
+
         return
     few = Field(min_length=1, max_length=limits.max_items)
     part = narrowed(TextPart, text=(text_within(limits), ...))
