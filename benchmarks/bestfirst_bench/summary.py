@@ -248,5 +248,5 @@ class QualityMetrics:
         return self._known[key]
 
     def signatures(self) -> list[str]:
-        """How each metric was computed."""
-        return [f"{metric.title}: {metric.signature}" for metric in self._metrics]
+        """How each metric was computed, if any was."""
+        return [f"{metric.title}: {metric.signature}" for metric in self._metrics] if self._known else []

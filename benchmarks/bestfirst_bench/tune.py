@@ -265,8 +265,11 @@ def flags(point: Point) -> str:
 
 LEGEND = (
     "*: on the front, no other is both as fast and as good. calls, ms: a line; rows: what the model was run on, speculation "
-    "included. same: outputs that are the defaults'. In brackets: where the number lies for 95 of 100 draws of the lines (paired "
-    "bootstrap); gain: over the defaults, noise where its interval holds 0."
+    "included. same: outputs that are the defaults'."
+)
+OF_QUALITY = (
+    " In brackets: where the number lies for 95 of 100 draws of the lines (paired bootstrap); gain: over the defaults, noise "
+    "where its interval holds 0."
 )
 
 
@@ -295,7 +298,8 @@ def tune_table(title: str, tuning: Tuning, shown: Sequence[Point], signatures: S
         f"gain, {titles[names[0]]}" if names else "gain": gain,
     }
     ordered = sorted(shown, key=lambda point: (point.cost, point.calls))
-    return Table.of(title, ordered, columns, {"", "setting", "dtype"}, notes=[LEGEND, *signatures])
+    legend = LEGEND + OF_QUALITY if names else LEGEND
+    return Table.of(title, ordered, columns, {"", "setting", "dtype"}, notes=[legend, *signatures])
 
 
 def stopped_table(tuning: Tuning) -> Table:

@@ -282,6 +282,7 @@ def test_a_longer_text_reuses_the_results_of_a_shorter_one_without_references(tm
     assert "12 results made" in out.err  # three settings: three lines and a time each
     assert "the same output on every line" in out.out
     assert "best quality" not in out.out
+    assert "In brackets" not in out.out  # there are none
     assert call(*command, "--limit", 4, "--dtypes", "bf16") == 0
     out = capsys.readouterr()
     assert "21 results made" in out.err  # one line and a time for each in fp32, four lines and a time in bf16
