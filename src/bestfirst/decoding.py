@@ -72,6 +72,8 @@ def decode_iter(
             "inputs must be a list of inputs, got a mapping (a tokenizer's output?); write decode(model, [text]) "
             "or decode(model, mapping['input_ids'])"
         )
+    if isinstance(inputs, Model):
+        raise ValueError(f"inputs must be a list of inputs, got a {type(inputs).__name__}; write decode(model, inputs)")
     if not isinstance(inputs, Iterable):
         raise ValueError(f"inputs must be a list of inputs, got {inputs!r:.60}; write decode(model, [input])")
     if stats is not None and not isinstance(stats, Stats):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import zip_longest
 from math import inf
+from operator import index
 from typing import Any
 
 from .engine import scorer_for
@@ -109,7 +110,10 @@ class WantedOutput:
     """A wanted output, and the scores of its prefixes and its rivals; each prefix is scored once, whatever the beam."""
 
     def __init__(self, model: Model, raw: Any, want: str | Sequence[int], decoding: Decoding, widest: int) -> None:
-        tokens = model.target(want) if isinstance(want, str) else tuple(want)
+        try:
+            tokens = model.target(want) if isinstance(want, str) else tuple(map(index, want))
+        except TypeError:
+            raise ValueError(f"the wanted output must be a text or token ids, got {want!r:.60}") from None
         if not tokens:
             raise ValueError("the wanted output is empty")
         self.model = model

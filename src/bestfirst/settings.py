@@ -116,7 +116,8 @@ class Decoding:
         if isinstance(self.max_length, int) and self.max_length < 1:
             raise ValueError(f"max_length must be at least 1, got {self.max_length}")
         if not isinstance(self.allowed, (Constraint, str, type(None))):
-            raise ValueError(f"allowed must be a Trie, another Constraint or a file's name, got {type(self.allowed).__name__}")
+            what = "a Trie (of texts: Trie.of_texts(model, texts)), another Constraint or a file's name"
+            raise ValueError(f"allowed must be {what}, got {type(self.allowed).__name__}")
         if self.allowed is not None and self.prefix:
             raise ValueError("allowed does not go with prefix: it is of whole outputs; leave prefix out, allow what begins so")
         if self.draft is not None:

@@ -150,6 +150,8 @@ def test_max_calls_ends_a_search_without_pruning(call):
     found = json.loads(ended.out)
     assert (found["status"], found["calls"], found["exact"]) == ("budget", 5, False)
     assert ended.code == 1
+    ended = call("translate", "--strategy", "breadth-first", text="\n")
+    assert ended.stderr.startswith("bestfirst: warning: --strategy breadth-first scores all outputs there are, and may never end")
 
 
 def test_answers_found_within_max_calls_are_written_and_reported_as_unproven(call):
@@ -198,6 +200,9 @@ def test_mutual_information_needs_a_language_model_of_the_same_vocabulary(call, 
     ended = call("translate", *score, "--lm", tmp_path / "50", text="Guten Morgen!\n")
     assert only_line(ended.stderr).startswith("the language model '50' has 50 tokens, the model 'tatoeba-de-en' 6001: ")
     assert ended.code == 2
+    ended = call("translate", "--draft", f"model:{tmp_path / '50'}", text="Guten Morgen!\n")
+    assert (ended.code, ended.out) == (0, "Good morning.\n")
+    assert only_line(ended.stderr).startswith("warning: no drafts: SmallerModel.")
 
 
 def test_an_empty_file_gives_an_empty_file(call):

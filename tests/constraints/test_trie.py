@@ -124,7 +124,7 @@ def test_invalid_items_files_and_tokens_are_refused(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match="is not a trie that was saved here"):
             Trie.load(path)
-    with pytest.raises(ValueError, match="allowed must be a Trie"):
+    with pytest.raises(ValueError, match=r"allowed must be a Trie \(of texts: Trie\.of_texts\(model, texts\)\)"):
         decode(FunctionModel(lambda prefix: [0.0], 0), [None], allowed=[[1]])
     with pytest.raises(ValueError, match="token 7 is allowed, and the model has the tokens 0 to 0"):
         decode(FunctionModel(lambda prefix: [0.0], 0), [None], allowed=Trie([[7]]))

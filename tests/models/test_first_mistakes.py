@@ -122,6 +122,7 @@ class NoEos(bestfirst.Model):
         (lambda: bestfirst.decode(MODEL, [None], alpha=3), r"unknown setting 'alpha'; did you mean 'score_options'\?"),
         (lambda: bestfirst.wrap(MODEL), r"FunctionModel is a model for bestfirst already; give it to decode as it is"),
         (lambda: bestfirst.decode(MODEL, [None], zzz=3), r"unknown setting 'zzz'; there are strategy, beam,"),
+        (lambda: bestfirst.decode([None], MODEL), r"inputs .*, got a FunctionModel; write decode\(model, inputs\)"),
         (lambda: bestfirst.decode(MODEL, None), r"inputs must be a list of inputs, got None; write decode\(model, \[input\]\)"),
         (lambda: bestfirst.decode(MODEL, [None], 5), r"settings are given by name, such as beam=5, or as a .*Decoding, got 5"),
         (lambda: bestfirst.decode(MODEL, [None], row_budget=2.5), r"row_budget must be a whole number, got 2\.5"),

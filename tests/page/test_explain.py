@@ -134,6 +134,8 @@ def test_outputs_are_explained_under_other_scores_than_log_probability(model):
 def test_outputs_and_settings_that_cannot_be_explained_are_refused(model):
     with pytest.raises(ValueError, match="the wanted output is empty"):
         explain(model, "Ja.", " ")
+    with pytest.raises(ValueError, match=r"must be a text or token ids, got \['Yes\.'\]"):
+        explain(model, "Ja.", ["Yes."])
     with pytest.raises(ValueError, match="cannot write '東京': '東京' is not in its vocabulary"):
         explain(model, "Ja.", "東京")
     with pytest.raises(ValueError, match=r"has \d tokens with its end, more than max_length, 3; raise it"):

@@ -54,7 +54,12 @@ def render_rich(*parts: RenderableType, styled: bool) -> str:
 
 
 def silence_libraries() -> None:
-    """Show only errors of the libraries below, and each warning of this package in one line."""
+    """Show only errors of the libraries below, and each warning of this package in one line, those that the engine logs too."""
+    import logging
+
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: say(f"warning: {record.getMessage()}")  # type: ignore[method-assign]
+    logging.getLogger("bestfirst.engine").handlers = [handler]
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

@@ -39,6 +39,8 @@ def decode_lines(
 ) -> int:
     """Decode every line; returns the exit code. `partial`: print unfinished outputs. `chat`: lines are chat messages."""
     choice.check(decoding)
+    if decoding.strategy == "breadth-first" and decoding.max_calls is decoding.allowed is None:
+        say("warning: --strategy breadth-first scores all outputs there are, and may never end; see --max-calls")
     if lines.trace is not None and decoding.must_contain:
         raise usage("--must-contain does not go with --trace: its searches leave none; leave one of them out")
     check_ending(lines.trace or "-", "text")
