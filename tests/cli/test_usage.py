@@ -202,16 +202,16 @@ def test_an_existing_field_conflicts_only_with_an_output_field_of_that_name(tmp_
     assert command(["translate", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out.txt")]) == 0
     assert (tmp_path / "out.txt").read_text() == "Yes.\n"
     assert command(["translate", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out.jsonl")]) == 1
-    assert "there is a field 'translation' already; name another with --output-field" in capsys.readouterr().err
+    assert "there is a field 'translation' already; name another output field" in capsys.readouterr().err
 
 
 def test_the_same_job_with_another_field_is_another_job(tmp_path, capsys):
     (tmp_path / "rows.jsonl").write_text('{"german": "Ja."}\n')
     arguments = ["translate", str(tmp_path / "rows.jsonl"), "-o", str(tmp_path / "out.jsonl")]
     assert command(arguments) == 1
-    assert "no field 'text' among 'german'; name another with --input-field" in capsys.readouterr().err
+    assert "no field 'text' among 'german'; name another input field" in capsys.readouterr().err
     assert command([*arguments, "--input-field", "german"]) == 2
-    assert 'is of another job (--input-field was "text", is "german"); replace it' in capsys.readouterr().err
+    assert 'is of another job (input field was "text", is "german"); replace it' in capsys.readouterr().err
 
 
 def test_a_language_that_the_model_does_not_know_is_a_usage_error():

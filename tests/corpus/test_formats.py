@@ -69,9 +69,9 @@ def test_an_invalid_json_line_is_reported_and_fails_alone(do, tmp_path: Path):
     assert messages.pop(2).startswith("invalid JSON: ")
     assert messages == {
         3: "an object is expected, with a field 'text'; this is a number",
-        4: "no field 'text' among 'txt'; name another with --input-field",
+        4: "no field 'text' among 'txt'; name another input field",
         5: "field 'text' is a number, not a text",
-        8: "there is a field 'translation' already; name another with --output-field",
+        8: "there is a field 'translation' already; name another output field",
     }
 
 
@@ -143,9 +143,9 @@ def test_a_damaged_input_is_reported_before_the_job_begins(do, tmp_path: Path, n
 
 def test_columns_are_checked_before_the_job_begins(do, tmp_path: Path):
     for table, message in (
-        ({"id": [1]}, "has no column 'text' but 'id'; name another with --input-field"),
+        ({"id": [1]}, "has no column 'text' but 'id'; name another input field"),
         ({"text": [1]}, "column 'text' of .* is int64, not text"),
-        ({"text": ["a"], "translation": ["b"]}, "has a column 'translation' already; name another with --output-field"),
+        ({"text": ["a"], "translation": ["b"]}, "has a column 'translation' already; name another output field"),
     ):
         pq.write_table(pa.table(table), tmp_path / "rows.parquet")
         with pytest.raises(Unusable, match=message):

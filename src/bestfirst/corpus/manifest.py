@@ -105,8 +105,8 @@ class Manifest:
         return "; ".join(list(dict.fromkeys(_differences(self.job, other)))[:3]) or "its input has another size"
 
 
-OPTIONS = {"field": "--input-field", "into": "--output-field", "shard_lines": "--shard-lines"}
-"""Entries of a job that an option sets, which the user knows by its name. Input and output may both have them."""
+NAMES = {"field": "input field", "into": "output field", "shard_lines": "lines of a shard"}
+"""What a user calls some entries of a job. Input and output may both have them."""
 
 
 def _differences(stored: Mapping[str, Any], new: Mapping[str, Any], path: str = "") -> Iterator[str]:
@@ -119,4 +119,4 @@ def _differences(stored: Mapping[str, Any], new: Mapping[str, Any], path: str = 
         elif name == "sha256":
             yield f"{path}content is not the same"
         elif name != "size":
-            yield f"{OPTIONS.get(name, path + name)} was {json.dumps(a)}, is {json.dumps(b)}"
+            yield f"{NAMES.get(name, path + name)} was {json.dumps(a)}, is {json.dumps(b)}"

@@ -33,7 +33,7 @@ def count(path: str, field: str, into: str | None) -> int:
         raise Unusable(f"cannot read {path!r}: {reason(error)}") from error
     if field not in schema.names:
         names = ", ".join(map(repr, schema.names))
-        raise Unusable(f"{path!r} has no column {field!r} but {names}; name another with --input-field")
+        raise Unusable(f"{path!r} has no column {field!r} but {names}; name another input field")
     repeated = next((name for name in schema.names if schema.names.count(name) > 1), None)
     if repeated is not None:
         raise Unusable(f"{path!r} has several columns {repeated!r}; rename all but one")
@@ -43,7 +43,7 @@ def count(path: str, field: str, into: str | None) -> int:
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind)):
         raise Unusable(f"column {field!r} of {path!r} is {kind}, not text")
     if into in schema.names:
-        raise Unusable(f"{path!r} has a column {into!r} already; name another with --output-field")
+        raise Unusable(f"{path!r} has a column {into!r} already; name another output field")
     return int(rows)
 
 

@@ -111,14 +111,14 @@ def read_json(number: int, raw: bytes, field: str, into: str | None) -> Record:
     row, text = line.text.strip(), fields.get(field)
     if field not in fields:
         names = ", ".join(map(repr, fields)) or "none"
-        return Record(number, "", f"no field {field!r} among {names}; name another with --input-field", row)
+        return Record(number, "", f"no field {field!r} among {names}; name another input field", row)
     if is_conversation(text):
         text = to_json(text)
     if text is not None and not isinstance(text, str):
         return Record(number, "", f"field {field!r} is {_kind(text)}, not a text", row)
     if into in fields:
         others = to_json({name: value for name, value in fields.items() if name != into})
-        return Record(number, "", f"there is a field {into!r} already; name another with --output-field", others)
+        return Record(number, "", f"there is a field {into!r} already; name another output field", others)
     return Record(number, text or "", None, row)
 
 
