@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
@@ -54,6 +55,22 @@ def test_an_exception_in_a_thread_is_raised():
 
     with pytest.raises(KeyError):
         threads.parallel_for(work, 20)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_has_threads_of_its_own():
+    """The pool's threads exist in the parent only."""
+    threads.use_threads(2)
+    threads.parallel_for(lambda piece: None, 2)
+    both = threading.Barrier(2, timeout=10)
+    child = os.fork()
+    if not child:
+        try:
+            threads.parallel_for(lambda piece: both.wait(), 2)  # one thread alone would wait for ever
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_split_range_covers_the_range_in_pieces_of_a_minimum_size():

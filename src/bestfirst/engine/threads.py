@@ -19,6 +19,16 @@ _sharing = 0  # decodes that run side by side and share the threads
 _lock = Lock()
 
 
+def _drop_pool() -> None:
+    """Forgets the pool: in a forked process its threads do not exist, and work given to it would be kept forever, undone."""
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_pool)
+
+
 def use_threads(n: int) -> None:
     """Sets the number of threads from now on, torch's only if torch is imported: call it after loading the model. ValueError
     below 1."""
