@@ -209,6 +209,13 @@ def test_a_module_that_needs_the_whole_prefix_falls_back_to_recomputation_with_o
     assert step_choice.step_for(model).name == "recompute"
 
 
+def test_recomputation_takes_an_encoder_of_any_width() -> None:
+    model = bestfirst.wrap(ARCHITECTURES["t5"].build(seed=5, d_model=31))
+    wrap_feed_forward(model.model, LookingBack)
+    assert_correct(model, ARCHITECTURES["t5"], use_cache=False)
+    assert step_choice.step_for(model).name == "recompute"
+
+
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("window", [2, 3, 7, 64])
 def test_sliding_windows_equal_generate(window: int) -> None:

@@ -180,6 +180,7 @@ class RecomputeStep(DecoderStep):
 
     holds_model = True
     name = "recompute"
+    width: int  # of the encoder's output
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -191,7 +192,8 @@ class RecomputeStep(DecoderStep):
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         """The encoder's output itself, split in two halves that are stored like one layer's keys and values."""
-        return [torch.stack(hidden.chunk(2, -1), 1)[:, :, None]]
+        self.width = hidden.shape[-1]
+        return [torch.stack(F.pad(hidden, (0, self.width % 2)).chunk(2, -1), 1)[:, :, None]]
 
     def prefill(self, rows: MaskedRows, tree: Tree, sources: Sources) -> None:
         if not tree.layers:
@@ -216,9 +218,9 @@ class RecomputeStep(DecoderStep):
         if not self.encoder_decoder:
             return self.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
         longest = sources.longest()
-        halves = sources.layers[0][:, :, 0, :longest].index_select(1, sentences).transpose(0, 1)  # (rows, 2, length, d / 2)
+        halves = sources.layers[0][:, :, 0, :longest].index_select(1, sentences).transpose(0, 1)  # (rows, 2, length, half)
         return self.model(
-            encoder_outputs=encoder_output(torch.cat(halves.unbind(1), -1)),
+            encoder_outputs=encoder_output(torch.cat(halves.unbind(1), -1)[..., : self.width]),
             attention_mask=(sources.mask[sentences, :longest] == 0).long(),
             decoder_input_ids=ids,
             use_cache=False,
