@@ -18,7 +18,7 @@ import bestfirst
 from bestfirst.engine.compiled_model import DEFAULTS, CompiledModel
 from bestfirst.models.folder import ModelNotFound, NeedsTransformers, WeightFiles, embedded_folder
 from bestfirst.models.transformers import load_transformers
-from engine.builders import ARCHITECTURES, EOS
+from engine.builders import ARCHITECTURES, EOS, PAD
 
 NAMES = ["marian", "bart", "mbart", "pegasus", "m2m100"]
 INPUTS = [[5, 6, 7, EOS], [9, EOS], [12, 13, 14, 15, 16, 17, 18, 19, 20, EOS], [30] * 20 + [EOS]]
@@ -130,6 +130,21 @@ def test_damaged_weights_are_reported(damage, said, tmp_path):
     path.write_bytes(len(changed).to_bytes(8, "little") + changed + data[8 + length :])
     with pytest.raises(ModelNotFound, match=said):
         CompiledModel(folder)
+
+
+@pytest.mark.parametrize("padding", ["eos_token_id", "decoder_start_token_id"])
+def test_an_m2m100_that_begins_or_ends_texts_with_padding_equals_transformers(padding, tmp_path):
+    """Its positions count all tokens but padding."""
+    changes = {"decoder_start_token_id": EOS} if padding == "eos_token_id" else {"decoder_start_token_id": PAD}
+    pad = EOS if padding == "eos_token_id" else PAD
+    model = bestfirst.load(folder_of("m2m100", tmp_path, pad_token_id=pad, **changes))
+    for source, result in zip(INPUTS, bestfirst.decode(model, INPUTS, beam=3, max_length=6, accept_truncated=True), strict=True):
+        tokens, best = [*model.start_tokens, *result.hypotheses[0].tokens], result.hypotheses[0]
+        with torch.inference_mode():
+            given = {"input_ids": torch.tensor([source]), "attention_mask": torch.ones(1, len(source))}
+            logprobs = model.model(**given, decoder_input_ids=torch.tensor([tokens[:-1]])).logits[0].log_softmax(-1)
+        expected = sum(logprobs[i - 1, tokens[i]].item() for i in range(len(model.start_tokens), len(tokens)))
+        assert best.score == pytest.approx(expected, abs=1e-4)
 
 
 def test_weights_that_differ_from_the_config_are_reported(tmp_path):

@@ -72,6 +72,8 @@ class CompiledModel(TextModel):
         except (ValueError, TypeError, LookupError, AttributeError) as error:  # an invalid value in a file
             raise error if isinstance(error, ModelNotFound) else ModelNotFound(str(error)) from error
         self.read_files(target_lang)
+        if self.config["model_type"] == "m2m_100" and self.config["pad_token_id"] in {*self.eos, *self.start_tokens}:
+            raise NeedsTransformers("its padding token, which M2M100 gives no position, also begins or ends texts")
 
     @property
     def decoder(self) -> NativeDecoder:

@@ -168,13 +168,20 @@ def looks_like_bart(model: Any) -> bool:
 
 
 def read_bart(model: Any) -> BartWeights:
-    """The weights of a BART-like model, not copied. `encoder` is None if the model's encoder is built differently (Whisper)."""
+    """The weights of a BART-like model, not copied. `encoder` is None if the model's encoder is built differently (Whisper), or
+    gives the end of an input no position (an M2M100 that pads with EOS)."""
     try:
-        encoder = _side(model.get_encoder())
+        encoder = None if _pads_with_eos(model) else _side(model.get_encoder())
     except AttributeError:
         encoder = None
     head, bias = _affine(model.get_output_embeddings()), getattr(model, "final_logits_bias", None)
     return BartWeights(encoder, _side(model.get_decoder()), head if bias is None else Affine(head.weight, bias[0]))
+
+
+def _pads_with_eos(model: Any) -> bool:
+    """Whether this is an M2M100, which counts positions without padding tokens, whose inputs end in such a token."""
+    ends = model.config.eos_token_id if (own := model.generation_config.eos_token_id) is None else own
+    return model.config.model_type == "m2m_100" and model.config.pad_token_id in (ends if isinstance(ends, list) else [ends])
 
 
 def _side(module: Any) -> BartSide:
