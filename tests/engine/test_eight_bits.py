@@ -52,6 +52,15 @@ def test_results_do_not_depend_on_the_order_or_the_row_budget(model, whole):
     assert found(bestfirst.decode(model, [GERMAN[i] for i in order], row_budget=9)) == [whole[i] for i in order]
 
 
+@pytest.mark.parametrize("sizes", [{"encoder_ffn_dim": 37, "decoder_ffn_dim": 33}, {"d_model": 20}])
+def test_results_do_not_depend_on_the_row_budget_whatever_the_models_sizes(sizes, tmp_path):
+    """Every matmul runs in int8, also one whose outputs are no multiple of a register."""
+    ARCHITECTURES["bart"].build(seed=4, **sizes).save_pretrained(tmp_path)
+    model, inputs = bestfirst.load(tmp_path, dtype="int8"), ARCHITECTURES["bart"].inputs(20)
+    by_budget = [found(bestfirst.decode(model, inputs, beam=4, nbest=4, max_length=8, row_budget=n)) for n in (1, 7, 64)]
+    assert by_budget[0] == by_budget[1] == by_budget[2]
+
+
 @pytest.mark.parametrize("settings", [{}, {"nbest": 5}, {"length_penalty": 1.0, "nbest": 2}])
 def test_best_first_search_equals_beam_search(model, settings):
     ours, beam = (bestfirst.decode(model, GERMAN[:25], strategy=strategy, **settings) for strategy in ("best-first", "beam"))

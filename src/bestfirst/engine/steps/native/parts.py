@@ -80,7 +80,7 @@ class Product:
         self.outputs, self.inputs = weight.shape
         self.bias = np.concatenate(biases)
         self.tiled = kernels.suit(self.inputs, self.outputs)
-        if eight_bits and HERE.eight is not None and self.outputs % BYTE_LANES == 0:
+        if eight_bits and HERE.eight is not None:
             self.packed, self.tiled = PackedBytes.of(weight), False
         elif self.tiled:
             self.weights = pages.allocate(weight.size)
@@ -90,12 +90,16 @@ class Product:
 
     @property
     def compiled(self) -> bool:
-        """Whether it runs on compiled kernels rather than in numpy."""
-        return self.tiled or self.packed is not None
+        """Whether it runs on compiled kernels alone, straight into a buffer of its outputs."""
+        return self.tiled or (self.packed is not None and len(self.packed.scales) == self.outputs)
 
     def __call__(self, x: Any, out: Any) -> None:
-        if self.packed is not None:
+        if self.packed is not None and self.compiled:
             self.packed.multiply(x, out)
+        elif self.packed is not None:
+            padded = np.empty((len(x), len(self.packed.scales)), np.float32)
+            self.packed.multiply(x, padded)
+            out[:] = padded[:, : self.outputs]
         elif self.tiled:
             kernels.by_panels(x, self.weights, kernels.BLOCK, kernels.ZEROS, out)
         else:
