@@ -129,8 +129,10 @@ class TransformersModel(TextModel):
 
     @cached_property
     def vocabulary(self) -> int:  # type: ignore[override]
-        head = self.model.get_output_embeddings()
-        return int(self.model.config.get_text_config(decoder=True).vocab_size if head is None else len(head.weight))
+        weight = getattr(self.model.get_output_embeddings(), "weight", None)
+        if isinstance(weight, torch.Tensor):  # a method where torch has quantised the head
+            return len(weight)
+        return int(self.model.config.get_text_config(decoder=True).vocab_size)
 
     @property
     def dtype_name(self) -> str:  # type: ignore[override]
@@ -212,15 +214,29 @@ def encoder_output(hidden: Any) -> BaseModelOutput:
 
 @contextmanager
 def evaluating(modules: Iterable[Any]) -> Iterator[None]:
-    """Put modules into evaluation mode; on exit, restore each one's previous mode."""
+    """Put modules into evaluation mode, uncompiled: torch.compile fails on tensors of an engine. On exit, restore each one."""
+    modules = list(modules)
     training = [module for module in modules if module.training]
+    compiled = [(vars(module), parts) for module in modules if (parts := _compiled_parts(vars(module)))]
     try:
         for module in training:
             module.training = False
+        for attributes, parts in compiled:
+            attributes.update({name: before for name, (before, _) in parts.items()})
         yield
     finally:
         for module in training:
             module.training = True
+        for attributes, parts in compiled:
+            attributes.update({name: after for name, (_, after) in parts.items()})
+
+
+def _compiled_parts(attributes: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """What torch.compile has replaced among the attributes of a module: by name, what was there before, and what is now."""
+    call, forward = attributes.get("_compiled_call_impl"), attributes.get("forward")
+    parts = {} if call is None else {"_compiled_call_impl": (None, call)}
+    original = getattr(forward, "_torchdynamo_orig_callable", None)
+    return parts if original is None else {**parts, "forward": (original, forward)}
 
 
 def _auto_class(config: Any) -> Any:
