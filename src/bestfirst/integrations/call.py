@@ -27,6 +27,7 @@ from .processors import NotData, Processors, as_edits
 from .refusals import OwnLoop, positioned_padding
 
 _log = logging.getLogger(__name__)
+MADE_UP = -1e9  # the score of what `generate` fills its beams with
 
 
 @dataclass
@@ -103,6 +104,9 @@ class Call:
         self.results = [results[i] for i in range(len(self.inputs))]
         if self.may_fall_back and not all(result.hypotheses for result in self.results):
             raise OwnLoop("no output of an input is possible; generate makes one up")
+        scores = [answer.score for result in self.results for answer in result.hypotheses]
+        if self.may_fall_back and not self.greedy and min(scores, default=0.0) < MADE_UP:
+            raise OwnLoop(f"an output's score is below {MADE_UP:g}; generate prefers one that it makes up")
         pad = positioned_padding(self.model.model) if self.may_fall_back else None
         if pad not in (None, *self.limits.eos) and any(pad in y.tokens for result in self.results for y in result.hypotheses):
             raise OwnLoop("the decoder gives padding a position of its own, and an output has some")

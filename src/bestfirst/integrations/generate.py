@@ -94,7 +94,9 @@ def generate(
         raise TypeError(f"allowed must be a bestfirst.Trie or another constraint, got {allowed!r:.60}; Trie.of_texts makes one")
     caller = withheld_arguments()
     refuse(config)
-    own, objective = score is not None or strategy is not None, own_score(config, score, score_options or {})
+    own = score is not None or strategy is not None
+    greedy = config.num_beams == 1 and not own
+    objective = own_score(0.0 if greedy else config.length_penalty, score, score_options or {})
     draft = caller.drafter(config)
     if dtype not in (None, INT8):
         raise ValueError(f"dtype must be {INT8!r} or None, got {dtype!r}: otherwise it is what the model was loaded in")
@@ -106,12 +108,11 @@ def generate(
         _log.info("generate runs its own loop: %s", why)
         count(Stats(engine="generate", search=f"by generate itself: {why}"))
         asked = {"synced_gpus": bool(caller.synced_gpus), **with_encoder_output(model_kwargs, len(input_ids))}
-        greedy = config.num_beams == 1
-        loop = partial(model._sample, streamer=caller.streamer) if greedy else model._beam_search
+        loop = partial(model._sample, streamer=caller.streamer) if config.num_beams == 1 else model._beam_search
         if caller.sees_tokens_only and keeps_nothing(model, modules, config, logits_processor):
             loop = partial(in_inference_mode, loop, modules, limits.others)
         output = loop(input_ids, logits_processor, stopping_criteria, config, **asked)
-        return output if greedy else streamed(output)
+        return output if config.num_beams == 1 else streamed(output)
 
     def count(cost: Stats) -> None:
         if stats is not None:
@@ -131,9 +132,11 @@ def generate(
     why = reason_for_own_loop(model, modules, config, logits_processor, input_ids, host_kwargs)
     if why is None and caller.synced_gpus:
         why = "synced_gpus: every process has to run the model as often as the others"
+    if why is None and caller.holds_cache:
+        why = "past_key_values: the caller's cache has to be filled"
     if why is None and config.num_beams == 1 and caller.streamer is not None:
         why = "streamer: it gives each token as soon as it is known"
-    if why is None and not own and config.num_beams == 1 and limits.others and not limits.eos and len(input_ids) > 1:
+    if why is None and greedy and limits.others and not limits.eos and len(input_ids) > 1:
         why = "without an EOS, what a criterion has ended goes on until all have ended"
     if why is not None:
         if may_fall_back:
@@ -158,7 +161,7 @@ def generate(
             "draft": draft,
         },
         processors=processors,
-        greedy=config.num_beams == 1 and not own,
+        greedy=greedy,
         trace=trace,
         may_fall_back=may_fall_back,
     )
@@ -192,8 +195,12 @@ class KeptBack(NamedTuple):
     @property
     def sees_tokens_only(self) -> bool:
         """Whether the caller neither watches the search nor holds the cache that it fills."""
-        named = self.kwargs is not None and all(self.kwargs.get(name) is None for name in ("past_key_values", "cache_params"))
-        return named and self.streamer is None and not self.synced_gpus
+        return self.kwargs is not None and not self.holds_cache and self.streamer is None and not self.synced_gpus
+
+    @property
+    def holds_cache(self) -> bool:
+        """Whether the caller passes a cache, which is to be filled for its next call."""
+        return any((self.kwargs or {}).get(name) is not None for name in ("past_key_values", "cache_params"))
 
     def drafter(self, config: Any) -> Drafter | None:
         """The drafter for `assistant_model` or `prompt_lookup_num_tokens`; None without either."""

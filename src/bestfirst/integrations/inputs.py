@@ -62,7 +62,7 @@ class Inputs:
     def source(self, i: int, n_max: int) -> Source:
         """The i-th input for the engine, limited by `n_max` and the decoder's remaining positions. ValueError if none remain."""
         prompt = self.prompts[i]
-        room = self.positions - len(prompt.tokens)
+        room = self.positions - len(prompt.tokens) + 1  # the last token needs no position
         if room < 1:
             raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
         return Source(prompt, self.lengths[i], n_max, room)
@@ -83,7 +83,7 @@ def read_inputs(
     `input_ids` (batch * k, prompt length) are the decoder's tokens, `arguments` the model's arguments as `with_host_masks`
     returns them, `inputs_tensor` (batch, ...) the encoder's input.
     """
-    ids, positions = input_ids[::k], table_positions(model)
+    ids, positions = input_ids[::k].long(), table_positions(model)  # `generate` returns int64, too
     rows = ids.cpu().numpy()
     if not model.encoder_decoder:
         prompts = [Prompt(None, tokens) for tokens in _unpadded(rows, arguments.get("attention_mask"))]
@@ -93,7 +93,7 @@ def read_inputs(
     if isinstance(output, DeferredEncoderOutput):
         read, attended = output.ids, output.attended
     else:
-        hidden = output.last_hidden_state  # (batch * k, source length, d)
+        hidden = output[0]  # (batch * k, source length, d); may be a tuple's
         own = getattr(output, "attention_mask", None)  # Moonshine's, of frames where the input's is of samples
         given = arguments.get("attention_mask") if own is None else own[::k]
         if given is not None and len(given) != len(ids):  # a mask of audio samples, which `with_host_masks` left as it was

@@ -61,8 +61,8 @@ def own_strategy(config: Any, score: str | Score | None, strategy: str | Strateg
     return plan if score is not None or config.early_stopping == "never" else stopping(plan, "hf-false")
 
 
-def own_score(config: Any, score: str | Score | None, options: Mapping[str, Any]) -> Score:
+def own_score(length_penalty: float, score: str | Score | None, options: Mapping[str, Any]) -> Score:
     """The user's score, by default Hugging Face's `length_penalty`. ValueError for options without a score."""
     if score is None and options:
         raise ValueError(f"{', '.join(options)} goes with a score; name one with score")
-    return by_length_penalty(float(config.length_penalty)) if score is None else named_score(score, **options)
+    return by_length_penalty(float(length_penalty)) if score is None else named_score(score, **options)

@@ -79,7 +79,8 @@ def reason_for_own_loop(
         return "watermarking_config of SynthID keeps a state for each row of a beam"
     if (pad := positioned_padding(model)) is not None and bool((input_ids == pad).any()):
         return "the decoder gives padding a position of its own, and begins with some"
-    return _model_reason(model, modules) or _arguments_reason(model, model_kwargs) or _prompts_reason(model, model_kwargs)
+    shape = input_ids.shape[1:]
+    return _model_reason(model, modules) or _arguments_reason(model, model_kwargs) or _prompts_reason(model, shape, model_kwargs)
 
 
 def positioned_padding(model: Any) -> int | None:
@@ -130,7 +131,10 @@ def _arguments_reason(model: Any, model_kwargs: dict[str, Any]) -> str | None:
     return None
 
 
-def _prompts_reason(model: Any, model_kwargs: dict[str, Any]) -> str | None:
+def _prompts_reason(model: Any, shape: torch.Size, model_kwargs: dict[str, Any]) -> str | None:
+    for name in ("decoder_attention_mask",) if model.config.is_encoder_decoder else ("attention_mask", "position_ids"):
+        if (given := model_kwargs.get(name)) is not None and given.shape[1:] != shape:
+            return f"{name} has not one number for each token of the prompt"
     mask = model_kwargs.get("attention_mask")
     if mask is not None and not bool(mask.any(1).all()):
         return "the attention_mask of an input is all zeros"
