@@ -147,6 +147,13 @@ def test_an_m2m100_that_begins_or_ends_texts_with_padding_equals_transformers(pa
         assert best.score == pytest.approx(expected, abs=1e-4)
 
 
+def test_padding_inside_an_input_of_m2m100_fails_that_input(tmp_path):
+    """Its tokens after the padding would get other positions than in the model."""
+    padded, plain = bestfirst.decode(bestfirst.load(folder_of("m2m100", tmp_path)), [[5, PAD, 6, EOS], [5, 6, EOS]], beam=2)
+    assert (padded.status, plain.status) == ("error", "complete")
+    assert f"the input contains padding (token {PAD})" in padded.message
+
+
 def test_weights_that_differ_from_the_config_are_reported(tmp_path):
     folder = folder_of("bart", tmp_path)
     path = Path(folder, "config.json")

@@ -82,6 +82,8 @@ class Reader:
         self._eos = tuple(model.eos)
         self._limit = model.source_positions if model.encoder_decoder else model.positions
         self._positions = model.positions
+        pad = model.config_value("pad_token_id") if model.config_value("model_type") == "m2m_100" else None
+        self._unplaced = None if pad in self._eos else pad  # M2M100 counts positions without padding, our steps count all
         self._max_new_tokens = model.generation_value("max_new_tokens")
         most = model.generation_value("max_length")
         self._max_length = most if most != 20 else None  # 20 is transformers' default, not the model's setting
@@ -122,6 +124,10 @@ class Reader:
         if self._model.encoder_decoder:
             if not ids:
                 raise ValueError("the input has no tokens; give at least one, such as the model's EOS")
+            if self._unplaced is not None and self._unplaced in ids:
+                raise ValueError(
+                    f"the input contains padding (token {self._unplaced}), which this model gives no position; remove it"
+                )
             prompt = Prompt(ids, self._decoder_start, forced, None, len(ids))
         else:
             ids = ids or self._bos()
