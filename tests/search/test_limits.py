@@ -101,6 +101,15 @@ def test_an_answer_known_when_the_budget_ran_out_counts_however_it_ended():
         assert run(toy, strategy, 6, max_calls=2, ends=ends).answers[0] == ((2,), -3.0)
 
 
+def test_a_search_out_of_budget_creates_no_children_that_it_cannot_return():
+    """A wide beam has millions of them."""
+    search = run(lambda prefix: [-9.0, *(-1 - token / 9 for token in range(60))], best_first_beam(20), 6, max_calls=10).search
+    scored = [y for level in search.agenda.beams for y in level.members if not y.finished and y.successors is not None]
+    created = [child for y in scored for child in y.children.values()]
+    assert len(scored) == 10
+    assert sum(not child.finished for child in created) <= 10
+
+
 def test_an_unpruned_search_stays_within_its_budget():
     result = run(lambda prefix: [-inf, -0.1, -0.1, -0.1], best_first(), 50, max_calls=100).result
     assert (result.status, result.calls, result.exact) == ("budget", 100, False)

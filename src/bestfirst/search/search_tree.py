@@ -108,9 +108,16 @@ class SearchTree(BaseSearch):
         """Out of budget: accept the finished children that wait behind cursors, for their scores are known."""
         for beam in self.agenda.beams:
             for _, _, _, _, y, j in beam.cursors:
-                for child in (self._child(y, i) for i in range(j, len(y.successors.tokens))):  # type: ignore[union-attr]
-                    if child.finished and child not in beam.insert(child):
+                tokens: Sequence[int] = y.successors.tokens  # type: ignore[union-attr]
+                for child in (self._child(y, i) for i in range(j, len(tokens)) if self._finishes(y, tokens[i])):
+                    if child not in beam.insert(child):
                         self._enter(child)
+
+    def _finishes(self, y: Hypothesis, token: int) -> bool:
+        """Whether the child of `y` with this token is finished."""
+        if token in self.eos or y.length + 1 == self.complete:
+            return True
+        return self.ends is not None and self.ends((*y.tokens, token))
 
     def _child(self, y: Hypothesis, j: int) -> Hypothesis:
         """The j-th child of `y`, created once: what was scored below it is found again when its beam is rebuilt."""
@@ -118,8 +125,7 @@ class SearchTree(BaseSearch):
         if child is None:
             values, tokens, _, _ = y.successors  # type: ignore[misc]
             token, logprob = tokens[j], logprob_of(y, j)
-            finished = token in self.eos or y.length + 1 == self.complete
-            finished = finished or (self.ends is not None and self.ends((*y.tokens, token)))
+            finished = self._finishes(y, token)
             child = y.children[j] = self._set_keys(Hypothesis(y, token, y.value + values[j], logprob, finished))
             if self.merge is not None and not finished:
                 child.state_key = self.merge(child.tokens)
