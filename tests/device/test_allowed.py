@@ -152,6 +152,7 @@ def test_settings_that_the_kernels_support():
     assert unknown_to_device(Decoding(allowed=OwnTrie([[1]]))) == "allowed, unless it is a trie"
     for own in ({"order": OwnOrder()}, {"stop": OwnStop()}):
         assert unknown_to_device(Decoding(strategy=best_first_beam(5).using(**own))).startswith("strategy 'best-first'")
+    assert [unknown_to_device(Decoding(stop=stop)) for stop in ("hf-true", "patience")] == [None, None]
     assert unknown_to_device(Decoding(strategy="best-first-unpruned"))
 
 
