@@ -203,7 +203,7 @@ def _top_tokens(ranked: Any, width: int) -> Any:
         return top(ranked, width)[1]
     tokens = np.argpartition(-ranked, width - 1, 1)[:, :width]
     least = np.take_along_axis(ranked, tokens, 1).min(1, keepdims=True)
-    for row in np.flatnonzero(((ranked >= least).sum(1) > width) & (least[:, 0] > -inf)):
+    for row in np.flatnonzero((np.count_nonzero(ranked >= least, 1) > width) & (least[:, 0] > -inf)):
         above, equal = (np.flatnonzero(which) for which in (ranked[row] > least[row], ranked[row] == least[row]))
         tokens[row] = np.concatenate([above, equal[: width - len(above)]])
     return tokens

@@ -217,7 +217,8 @@ def evaluating(modules: Iterable[Any]) -> Iterator[None]:
     """Put modules into evaluation mode, uncompiled: torch.compile fails on tensors of an engine. On exit, restore each one."""
     modules = list(modules)
     training = [module for module in modules if module.training]
-    compiled = [(vars(module), parts) for module in modules if (parts := _compiled_parts(vars(module)))]
+    replaced = [own for module in modules if "forward" in (own := vars(module)) or "_compiled_call_impl" in own]
+    compiled = [(own, parts) for own in replaced if (parts := _compiled_parts(own))]
     try:
         for module in training:
             module.training = False
