@@ -15,8 +15,8 @@ from itertools import pairwise
 from math import exp, inf, isnan
 from typing import Any
 
-from .engine.user_model import UserModel
 from .models import Model, Query, Scored, as_model
+from .models.model import ask
 from .models.score_arrays import as_float64
 from .scoring import Score, log_softmax
 from .search import ROUNDING, TOLERANCE, BrokenLaw, Context, exceeds
@@ -65,7 +65,7 @@ def check_model(
 def _ask(model: Model, batch: Sequence[Query]) -> list[Scored]:
     """The model's answers, validated as they are while decoding, with scores as lists."""
     try:
-        answers = UserModel(model, lenient=False).read_answers(model.score(batch), batch, "score")
+        answers = ask(model, batch)
     except BrokenLaw as broken:
         raise AssertionError(f"one answer a query: {broken}") from None
     return [answer._replace(logprobs=_as_list(answer.logprobs)) for answer in answers]

@@ -57,6 +57,32 @@ def test_score_may_return_a_matrix_and_a_list_of_states():
     ]
 
 
+class Unmasked(Duck):
+    """For prefixes of one length; returns a matrix and a list of states."""
+
+    def start(self, source):
+        return source or 3, ()
+
+    def batch_key(self, query):
+        return len(query.prefix)
+
+    def score(self, batch):
+        assert len({len(prefix) for _, prefix in batch}) == 1
+        return stacked([bigram(state[0], prefix) for state, prefix in batch]), [(state[0], prefix) for state, prefix in batch]
+
+
+def test_models_in_combinations_and_of_scores_are_asked_as_alone():
+    first, same = FunctionModel(bigram, 0), FunctionModel(lambda source, prefix: bigram(source or 3, prefix), 0)
+    settings = {"beam": 4, "max_length": 8, "row_budget": 9}
+    for decoded in (
+        lambda second: decode(bestfirst.Ensemble([first, second]), [3, 5, 7], **settings),
+        lambda second: decode(bestfirst.ShallowFusion(first, second, 0.5), [3, 5, 7], **settings),
+        lambda second: decode(first, [3, 5, 7], score=bestfirst.MutualInformation(second, 0.5, 0.1), **settings),
+    ):
+        assert decoded(Unmasked()) == decoded(same)
+    check_model(Unmasked(), 3)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

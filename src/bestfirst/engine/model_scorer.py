@@ -10,7 +10,7 @@ from typing import Any
 
 from ..constraints import allowed_after, check_vocabulary
 from ..models import Ensemble, Model, Query, Scored, Source
-from ..models.model import eos_of
+from ..models.model import as_model, ask, eos_of
 from ..models.score_arrays import as_float64, top_k_matrix, top_k_rows
 from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
@@ -40,7 +40,7 @@ class ModelScorer(Scorer):
         self.user_model = UserModel(model, lenient)
         self.merge = None if getattr(model.merge_key, "__func__", None) is Model.merge_key else model.merge_key
         self._measured: Budget | None = None
-        self.language_model = score.language_model
+        self.language_model = None if score.language_model is None else as_model(score.language_model)
         self._caches, self._use_caches = _caches_in(model, score.language_model)
         if "attention" in score.needs and getattr(model.attend, "__func__", None) is Model.attend:
             model.attend([])  # raises: the model has no attention
@@ -154,7 +154,7 @@ class ModelScorer(Scorer):
         if self.language_model is not None:
             queries = [Query(each.language_model, y.tokens) for each, y in zip(before, batch, strict=True)]
             with self._use_caches(self._caches):
-                beside = self.language_model.score(queries)
+                beside = ask(self.language_model, queries)
         return [
             answer if isinstance(answer, ModelFailure) else self._successors(y, each, answer, lm, permitted, width)
             for y, each, answer, lm, permitted in zip(batch, before, answers, beside, allowed, strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from ..models import FunctionModel, Model, Query, Scored
 from ..models.combinators import Ensemble, ShallowFusion
+from ..models.model import ask, name_of
 from ..models.score_arrays import as_float64
 from ..search import ROUNDING, BrokenLaw, Hypothesis
 from ..settings import Budget
@@ -35,11 +35,10 @@ class UserModel:
 
     def __init__(self, model: Model, lenient: bool) -> None:
         self.model = model
-        self.name = type(getattr(model, "given", model)).__name__
+        self.name = name_of(model)
         self.lenient = lenient
         self.seconds = 0.0
         self.independent = True  # no check has found scores that depend on the batch
-        self._has_batch_key = getattr(model.batch_key, "__func__", None) is not Model.batch_key
         self._needs_no_check = _rows_independent(model)
         self._batches = self._mixed = 0  # batches so far: of several rows; of several lengths
         self._next_check = 1
@@ -89,27 +88,14 @@ class UserModel:
     def ask(self, batch: Sequence[Query], attend: bool = False, reusable: bool = True) -> list[Any]:
         """A `Scored` or a `ModelFailure` for each query. `reusable`: states are used again, so a spot check may use them."""
         method = "attend" if attend else "score"
-        if not self._has_batch_key:
-            return self._ask(method, batch, reusable)
-        groups: dict[Any, list[int]] = defaultdict(list)
-        for place, query in enumerate(batch):
-            groups[self.model.batch_key(query)].append(place)
-        out: list[Any] = [None] * len(batch)
-        for places in groups.values():
-            for place, answer in zip(places, self._ask(method, [batch[i] for i in places], reusable), strict=True):
-                out[place] = answer
-        return out
-
-    def _ask(self, method: str, batch: Sequence[Query], reusable: bool) -> list[Any]:
         try:
-            given = self._timed(len(batch), lambda: getattr(self.model, method)(batch))
+            answers = self._timed(len(batch), lambda: ask(self.model, batch, method))
         except Exception as error:
             if not self.lenient or isinstance(error, BrokenLaw):
                 raise
             if len(batch) == 1:
                 return [self._failure(method, error)]
-            return [self._ask(method, [query], False)[0] for query in batch]
-        answers = self.read_answers(given, batch, method)
+            return [self.ask([query], attend, False)[0] for query in batch]
         if reusable and len(batch) > 1 and not self._needs_no_check and self.independent:
             self._spot_check(method, batch, answers)
         return answers
@@ -122,27 +108,6 @@ class UserModel:
             if not self.lenient:
                 raise
             return None  # then each model is called, and failures are assigned to inputs
-
-    def read_answers(self, given: Any, batch: Sequence[Query], method: str) -> list[Scored]:
-        """The model's return value as one `Scored` per query. BrokenLaw if its form is not understood."""
-        label = f"{self.name}.{method} was asked about {len(batch)} hypotheses"
-        states: Any = None
-        if isinstance(given, tuple) and len(given) == 2 and getattr(given[0], "ndim", 1) == 2:
-            given, states = given
-        if isinstance(given, Scored):
-            raise BrokenLaw(f"{label} and returned one Scored; return a list, one for each")
-        if isinstance(given, (dict, str)) or not hasattr(given, "__iter__"):
-            raise BrokenLaw(f"{label} and returned {_described(given)}; return a list of Scored(logprobs, state), one for each")
-        if getattr(given, "ndim", 2) != 2:
-            shape = tuple(given.shape)
-            raise BrokenLaw(f"{label} and returned an array of shape {shape}; return one of shape ({len(batch)}, vocabulary)")
-        answers = list(given)
-        for part, count in (("answers", len(answers)), ("states", len(answers if states is None else states))):
-            if count != len(batch):
-                raise BrokenLaw(f"{label} and returned {count} {part}; return one for each, in the same order")
-        if states is not None:
-            return [Scored(row, state) for row, state in zip(answers, states, strict=True)]
-        return [answer if isinstance(answer, Scored) else _as_scored(answer) for answer in answers]
 
     def _failure(self, method: str, error: Exception) -> ModelFailure:
         """A failure with the exception and its place in the model's own code; the first one also warns."""
@@ -178,7 +143,7 @@ class UserModel:
         self._next_check = max(4, 4 * self._batches)
         row = lengths.index(min(lengths)) if mixed else self._batches % len(batch)  # a short one, which is padded
         try:
-            (alone,) = self.read_answers(self._timed(1, lambda: getattr(self.model, method)([batch[row]])), [batch[row]], method)
+            (alone,) = self._timed(1, lambda: ask(self.model, [batch[row]], method))
         except Exception:
             return  # if it fails again as a normal call, that reports it
         found = first_difference(alone.logprobs, answers[row].logprobs)
@@ -220,17 +185,6 @@ def _resolution(row: Any) -> float:
     if "torch" in sys.modules and hasattr(row, "detach") and row.dtype.is_floating_point:
         return float(sys.modules["torch"].finfo(row.dtype).eps)
     return 2.0**-10 if getattr(row, "dtype", None) == "float16" else 0.0
-
-
-def _as_scored(answer: Any) -> Scored:
-    """Converts a tuple of scores, state and attention, or plain scores."""
-    if isinstance(answer, tuple) and len(answer) in (2, 3) and (answer[0] is None or hasattr(answer[0], "__len__")):
-        return Scored(*answer)
-    return Scored(answer)
-
-
-def _described(value: Any) -> str:
-    return "None" if value is None else f"{type(value).__name__} {value!r:.40}"
 
 
 def invalid_scores(values: Sequence[float], tokens: Sequence[int], label: object) -> str | None:

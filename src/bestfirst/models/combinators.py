@@ -10,7 +10,7 @@ from math import isfinite, log
 from typing import Any
 
 from ..search import BrokenLaw
-from .model import Model, Query, Scored, Source, as_model
+from .model import Model, Query, Scored, Source, as_model, ask
 from .score_arrays import row_blocks, stack_rows, top_k_of_mean
 
 
@@ -28,7 +28,7 @@ class Combined(Model):
 
     def score_all(self, batch: Sequence[Query]) -> tuple[list[Any], list[list[Any]]]:
         """Each model's log-probabilities (hypotheses, vocabulary), read-only; per hypothesis, the next states of all models."""
-        each = [model.score([Query(q.state[i], q.prefix) for q in batch]) for i, model in enumerate(self.models)]
+        each = [ask(model, [Query(q.state[i], q.prefix) for q in batch]) for i, model in enumerate(self.models)]
         _check_vocabulary_sizes([{len(answer.logprobs) for answer in answers} for answers in each])
         arrays = [stack_rows([answer.logprobs for answer in answers]) for answers in each]
         return arrays, [[answer.state for answer in row] for row in zip(*each, strict=True)]

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
 from math import inf
 from operator import index
 from typing import Any, NamedTuple
+
+from ..search import BrokenLaw
 
 
 @dataclass(slots=True)
@@ -121,8 +124,7 @@ class Model(ABC):
         except ValueError:
             raise  # its message describes the input's problem
         except Exception as error:  # raised by the user's code: attribute it to this input, not to the whole call
-            name = type(getattr(self, "given", self)).__name__
-            raise ValueError(f"{name} cannot read the input: {type(error).__name__}: {error}") from error
+            raise ValueError(f"{name_of(self)} cannot read the input: {type(error).__name__}: {error}") from error
 
     def target(self, text: str) -> tuple[int, ...]:
         """The tokens of a given output text, without EOS. ValueError if the model cannot generate it."""
@@ -137,6 +139,59 @@ class Model(ABC):
             except ValueError:
                 outputs.append(None)
         return outputs
+
+
+def ask(model: Model, batch: Sequence[Query], method: str = "score") -> list[Scored]:
+    """What the model's `score`, or `attend`, returns, as one `Scored` per query; queries with different `batch_key`s in calls of
+    their own. BrokenLaw if its form is not understood."""
+    if getattr(model.batch_key, "__func__", None) is Model.batch_key:
+        return _ask_together(model, batch, method)
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for place, query in enumerate(batch):
+        groups[model.batch_key(query)].append(place)
+    out: list[Any] = [None] * len(batch)
+    for places in groups.values():
+        for place, answer in zip(places, _ask_together(model, [batch[i] for i in places], method), strict=True):
+            out[place] = answer
+    return out
+
+
+def _ask_together(model: Model, batch: Sequence[Query], method: str) -> list[Scored]:
+    given = getattr(model, method)(batch)
+    label = f"{name_of(model)}.{method} was asked about {len(batch)} hypotheses"
+    states: Any = None
+    if isinstance(given, tuple) and len(given) == 2 and getattr(given[0], "ndim", 1) == 2:
+        given, states = given
+    if isinstance(given, Scored):
+        raise BrokenLaw(f"{label} and returned one Scored; return a list, one for each")
+    if isinstance(given, (dict, str)) or not hasattr(given, "__iter__"):
+        raise BrokenLaw(f"{label} and returned {_described(given)}; return a list of Scored(logprobs, state), one for each")
+    if getattr(given, "ndim", 2) != 2:
+        shape = tuple(given.shape)
+        raise BrokenLaw(f"{label} and returned an array of shape {shape}; return one of shape ({len(batch)}, vocabulary)")
+    answers = list(given)
+    for part, count in (("answers", len(answers)), ("states", len(answers if states is None else states))):
+        if count != len(batch):
+            raise BrokenLaw(f"{label} and returned {count} {part}; return one for each, in the same order")
+    if states is not None:
+        return [Scored(row, state) for row, state in zip(answers, states, strict=True)]
+    return [answer if isinstance(answer, Scored) else _as_scored(answer) for answer in answers]
+
+
+def _as_scored(answer: Any) -> Scored:
+    """Converts a tuple of scores, state and attention, or plain scores."""
+    if isinstance(answer, tuple) and len(answer) in (2, 3) and (answer[0] is None or hasattr(answer[0], "__len__")):
+        return Scored(*answer)
+    return Scored(answer)
+
+
+def _described(value: Any) -> str:
+    return "None" if value is None else f"{type(value).__name__} {value!r:.40}"
+
+
+def name_of(model: Any) -> str:
+    """The name of the class that the user gave."""
+    return type(getattr(model, "given", model)).__name__
 
 
 class FunctionModel(Model):
