@@ -13,6 +13,7 @@ import pytest
 
 import bestfirst
 from bestfirst import BrokenLaw, FunctionModel, Model, Query, Scored
+from bestfirst.search import Answered
 from bestfirst.testing import check_model
 from reference import beam_keep, beam_leave, exhaustive
 from toys import RULES, random_toy
@@ -140,10 +141,20 @@ def test_additive_scores_of_any_sign_work_with_beam_search(finished):
     assert result.hypotheses[0].score > 0
 
 
-def test_additive_scores_that_rise_are_refused_by_best_first_search():
+class Undecided:
+    """A stop of one's own; it does not say that it does not depend on the past."""
+
+    name, exact = "undecided", True
+
+    def __call__(self, search, y):
+        return Answered()(search, y)
+
+
+@pytest.mark.parametrize("settings", [{}, {"queue_capacity": 99}, {"stop": Undecided()}, {"max_calls": 99}])
+def test_additive_scores_that_rise_are_refused_by_best_first_search(settings):
     message = r"gives token 1 after \[\] a score of 0\.9; log-probabilities are at most 0.*meant to rise, use strategy='beam'"
     with pytest.raises(BrokenLaw, match=message):
-        bestfirst.decode(FunctionModel(margin, eos=0), [None], beam=3, max_length=6)
+        bestfirst.decode(FunctionModel(margin, eos=0), [None], beam=3, max_length=6, **settings)
 
 
 @pytest.mark.parametrize("finished", RULES)

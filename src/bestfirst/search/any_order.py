@@ -248,7 +248,7 @@ class AnyOrderSearch(SearchTree):
     @property
     def _scored_in_order(self) -> bool:
         """Whether all that was scored counts as a call."""
-        return not self.policy.relies_on_bound or self.out_of_budget
+        return not (self.policy.relies_on_bound and self.strategy.any_order) or self.out_of_budget
 
     def _certificate(self) -> Iterator[Hypothesis]:
         """The closed hypotheses that any exact search has to score (docs/algorithm.md, "What a call is")."""

@@ -74,7 +74,7 @@ class Policy:
         keep = strategy.finished == "keep"
         rank_by_value = not keep and strategy.heuristic is None
         guaranteed = not order.relies_on_bound or score.exact(strategy.finished)
-        relies_on_bound = order.relies_on_bound and guaranteed and strategy.any_order
+        relies_on_bound = order.relies_on_bound and guaranteed
         best_first = order.relies_on_bound and not strategy.level_by_level
         # A search that may be cut off, or that has no guarantee, returns what the paper's strict order returns.
         one_by_one = not strategy.any_order or not guaranteed or max_calls is not None
@@ -97,7 +97,8 @@ class Policy:
             one_by_one=one_by_one,
             whole_levels=not one_by_one and not order.relies_on_bound,
             by_score=by_score,
-            lazy=(relies_on_bound and best_first and not eager and not by_score) or (exhaustive and rank_by_value),
+            lazy=(best_first and guaranteed and strategy.any_order and not eager and not by_score)
+            or (exhaustive and rank_by_value),
         )
 
 
