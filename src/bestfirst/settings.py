@@ -17,6 +17,7 @@ from .models.model import eos_of
 from .scoring import LengthNormalized, Score, by_length_penalty, is_number, named_score, options_of, score_signature, written
 from .search import Answered, Context, Finished, Heuristic, NeverStop, Search, Stop, Strategy, Trace, by_method
 from .search.required_words import RequiredWords, RequiredWordsSearch, alternatives_of, token_sequences
+from .search.score import NEEDS
 from .strategies import FirstFinished, as_ctranslate2, named_strategy, stopping
 
 
@@ -163,7 +164,10 @@ class Decoding:
             object.__setattr__(self, "prefix", tokens)
 
     def _check_final(self) -> None:
-        """Raise TypeError if a score of the user does not return a number."""
+        """Raise TypeError if a score of the user does not return a number, or needs what there is not."""
+        needs: Any = self.objective.needs
+        if not isinstance(needs, (set, frozenset)) or not needs <= NEEDS:
+            raise TypeError(f"{type(self.objective).__name__}.needs must be a set of {', '.join(sorted(NEEDS))}, got {needs!r}")
         try:
             worth = self.objective.final(-1.0, 1, Context(n_max=1, source_length=1))
         except Exception:  # it may need the input, and there is none here
@@ -277,9 +281,9 @@ class Decoding:
         wanted = self.max_length
         if wanted is not None and type(wanted) is not int:  # called for every input: the common case first
             wanted = self._limit(source.length)
-            if not hasattr(wanted, "__index__"):
-                raise ValueError(f"max_length must be a whole number, got {wanted!r} for an input of length {source.length}")
         n_max = source.max_length if wanted is None else wanted
+        if not hasattr(n_max, "__index__"):
+            raise ValueError(f"max_length must be a whole number, got {n_max!r} for an input of length {source.length}")
         if n_max > source.limit:
             n_max = int(source.limit)
         if n_max < 1:

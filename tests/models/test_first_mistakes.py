@@ -97,6 +97,21 @@ def test_a_constraint_may_say_that_nothing_follows_with_an_empty_list():
     assert (result.status, result.exact) == ("incomplete", True)
 
 
+class Flat(Allows):
+    def allowed(self, states, eos):
+        return self.tokens
+
+
+class Stateless(Allows):
+    def advance(self, states, tokens):
+        return None
+
+
+class Needs(Score):
+    def __init__(self, needs):
+        self.needs = needs
+
+
 FUSED = bestfirst.MutualInformation("lm", 0.5, 0.1)
 
 
@@ -167,6 +182,21 @@ class NoEos(bestfirst.Model):
         (lambda: bestfirst.decode(MODEL, [None], score=Nowhere()), r"Nowhere\.final returned nan; it must return a number"),
         (lambda: bestfirst.decode(MODEL, [None], allowed=Allows([-1])), r"must return token ids for each state, got \[-1\]"),
         (lambda: bestfirst.decode(MODEL, [None], allowed=Allows([0.5])), r"must return token ids for each state, got \[0\.5\]"),
+        (
+            lambda: bestfirst.decode(MODEL, [None], allowed=Flat([1, 2])),
+            r"Flat\.allowed was asked about 1 states and returned 2 ans",
+        ),
+        (lambda: bestfirst.decode(MODEL, [None], allowed=Stateless([1])), r"Stateless\.advance was asked .* and returned None"),
+        (lambda: bestfirst.Decoding(score=Needs("source_length")), r"Needs\.needs must be a set of .*, got 'source_length'"),
+        (lambda: bestfirst.Decoding(score=Needs({"source"})), r"Needs\.needs must be a set of attention, .*, got \{'source'\}"),
+        (
+            lambda: bestfirst.decode(MODEL, [None], strategy="a-star", heuristic=lambda y, context: None),
+            r"the heuristic of \[\] is None; it must be a number",
+        ),
+        (
+            lambda: bestfirst.decode(MODEL, [None], strategy="a-star", heuristic=lambda y, context: float("nan")),
+            r"the heuristic of \[\] is nan; it must be a number",
+        ),
         (lambda: bestfirst.decode(MODEL, [None], allowed=Allows([True])), r"must return token ids for each state, got \[True\]"),
         (lambda: bestfirst.Trie(None), r"a trie is made of sequences of token ids"),
         (lambda: bestfirst.Trie([[1.5]]), r"a trie is made of sequences of token ids, a list of whole numbers"),
@@ -192,6 +222,15 @@ def test_an_invalid_max_length_of_one_input_is_an_error_of_that_input(limit):
     wrong, right = bestfirst.decode(MODEL, ["ab", "abcd"], max_length=limit)
     assert (wrong.status, right.status) == ("error", "complete")
     assert "max_length" in wrong.message
+
+
+@pytest.mark.parametrize("limit", [None, 2.5, "5"])
+def test_an_invalid_max_length_of_a_model_is_an_error_of_its_input(limit):
+    model = FunctionModel(lambda prefix: [-1.0, -0.5], eos=0)
+    model.max_length = lambda source: 4 if source else limit
+    wrong, right = bestfirst.decode(model, [None, "ab"])
+    assert (wrong.status, right.status) == ("error", "complete")
+    assert wrong.message == f"max_length must be a whole number, got {limit!r} for an input of length 0"
 
 
 class Weighted(Score):

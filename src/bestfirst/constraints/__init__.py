@@ -6,7 +6,7 @@ A constraint only forbids tokens and never raises a score: every bound still hol
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,11 +64,21 @@ def allowed_after(batch: Sequence[Hypothesis]) -> list[ndarray | None] | None:
         rows = [i for i, node in enumerate(before) if node is not None and node[0] is constraint and node[1] == eos]
         later = [i for i in rows if batch[i].parent is not None]
         states = constraint.advance([before[i][2] for i in later], [batch[i].token for i in later])
-        for i, state in zip(later, states, strict=True):
+        for i, state in _for_each(later, states, constraint, "advance"):
             batch[i].node = (constraint, eos, state)
-        for i, tokens in zip(rows, constraint.allowed([batch[i].node[2] for i in rows], eos), strict=True):
+        allowed = constraint.allowed([batch[i].node[2] for i in rows], eos)
+        for i, tokens in _for_each(rows, allowed, constraint, "allowed"):
             found[i] = tokens if constraint.ordered or tokens is None else _sorted_tokens(tokens)
     return found
+
+
+def _for_each(rows: Sequence[int], found: Any, constraint: Constraint, method: str) -> Iterable[tuple[int, Any]]:
+    """Pairs of a row and what a method of the constraint found for it. ValueError unless there is one for each."""
+    answers = list(found) if hasattr(found, "__iter__") else None
+    if answers is None or len(answers) != len(rows):
+        name, got = f"{type(constraint).__name__}.{method}", repr(found) if answers is None else f"{len(answers)} answers"
+        raise ValueError(f"{name} was asked about {len(rows)} states and returned {got:.60}; return a list with one for each")
+    return zip(rows, answers, strict=True)
 
 
 def _sorted_tokens(tokens: Any) -> ndarray:

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 from ..models import Source
 from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
+from ..search.score import NEEDS
 from ..settings import Budget
 from .model_record import SpeculationRates
 from .user_model import ModelFailure
 
-NEEDED_PER_TOKEN = frozenset({"language_model", "language_model_past", "attention"})
+NEEDED_PER_TOKEN = NEEDS - {"source_length"}
 """Inputs of a score (`Score.needs`) that are computed for every token."""
 
 Process = Callable[[Sequence[Hypothesis], Any], Any]

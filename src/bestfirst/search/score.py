@@ -11,6 +11,7 @@ from .search import Search
 from .strict import StrictSearch
 from .table_1 import Finished, Strategy
 
+NEEDS = frozenset({"attention", "language_model", "language_model_past", "source_length"})  # what `Score.needs` may name
 ANY_ORDER_ONLY = ("ends", "max_calls", "merge", "trace")  # settings that the cheaper searches do not support
 
 

@@ -141,7 +141,11 @@ class SearchTree(BaseSearch):
         y.reach = y.worth if y.finished and self.policy.keep else max(y.worth, y.bound)
         if y.finished:  # beams rank by value: `ending` changes its place among the answers, not on its beam
             y.worth += y.parent.successors.ending  # type: ignore[union-attr]
-        h = self.strategy.heuristic(y, self.context) if self.strategy.heuristic is not None and not y.finished else 0.0
+        h = 0.0
+        if self.strategy.heuristic is not None and not y.finished:
+            h = self.strategy.heuristic(y, self.context)
+            if not hasattr(h, "__float__") or h != h:
+                raise BrokenLaw(f"the heuristic of {list(y.tokens)} is {h!r:.60}; it must be a number")
         y.rank = (-(y.value if self.policy.rank_by_value else y.worth + h), y.length, y.tokens)
         y.key = (-y.worth, y.length, y.tokens) if y.finished else self.strategy.order.key(y, h)
         return y
