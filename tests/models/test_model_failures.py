@@ -6,8 +6,8 @@ from math import nan
 
 import pytest
 
-from bestfirst import decode
-from models.ducks import Duck
+from bestfirst import FunctionModel, MutualInformation, decode
+from models.ducks import Duck, bigram
 
 
 class Moody(Duck):
@@ -88,3 +88,22 @@ def test_ten_of_a_thousand_inputs_fail_and_the_others_do_not_change():
     good = [i for i in range(1000) if i not in failed]
     without = decode(TenFail(), good, beam=3, nbest=3, max_length=6)
     assert [(results[i].hypotheses, results[i].calls) for i in good] == [(r.hypotheses, r.calls) for r in without]
+
+
+def test_an_exception_of_a_scores_language_model_fails_only_the_inputs_that_ask_for_it():
+    language = FunctionModel(lambda prefix: [-1.0] * 5 if prefix[-2:] != (4, 4) else 1 / 0, eos=0)
+    plain = FunctionModel(lambda prefix: [-1.0] * 5, eos=0)
+    with pytest.warns(RuntimeWarning, match=r"FunctionModel.score raised ZeroDivisionError"):
+        results = decode(Duck(), range(60), beam=3, max_length=6, score=MutualInformation(language, 0.5, 0.1))
+    failed = [result for result in results if result.status == "error"]
+    assert 0 < len(failed) < 60
+    assert all("ZeroDivisionError" in result.message for result in failed)
+    expected = decode(Duck(), range(60), beam=3, max_length=6, score=MutualInformation(plain, 0.5, 0.1))
+    assert all(result in failed or result.hypotheses == other.hypotheses for result, other in zip(results, expected, strict=True))
+
+
+def test_a_language_model_whose_scores_depend_on_the_batch_is_detected():
+    language = FunctionModel(lambda prefixes: [[-1.0 - len(prefixes)] * 5 for _ in prefixes], eos=0, batched=True)
+    with pytest.warns(RuntimeWarning, match="its scores depend on the batch"):
+        results = decode(FunctionModel(bigram, eos=0), range(9), row_budget=9, score=MutualInformation(language, 0.5, 0.01))
+    assert not any(result.exact for result in results)

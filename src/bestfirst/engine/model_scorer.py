@@ -10,7 +10,7 @@ from typing import Any
 
 from ..constraints import allowed_after, check_vocabulary
 from ..models import Ensemble, Model, Query, Scored, Source
-from ..models.model import as_model, ask, eos_of
+from ..models.model import as_model, eos_of
 from ..models.score_arrays import as_float64, top_k_matrix, top_k_rows
 from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
@@ -40,13 +40,13 @@ class ModelScorer(Scorer):
         self.user_model = UserModel(model, lenient)
         self.merge = None if getattr(model.merge_key, "__func__", None) is Model.merge_key else model.merge_key
         self._measured: Budget | None = None
-        self.language_model = None if score.language_model is None else as_model(score.language_model)
+        self.language_model = None if score.language_model is None else UserModel(as_model(score.language_model), lenient)
         self._caches, self._use_caches = _caches_in(model, score.language_model)
         if "attention" in score.needs and getattr(model.attend, "__func__", None) is Model.attend:
             model.attend([])  # raises: the model has no attention
         if self.language_model is None and "language_model" in score.needs:
             raise ValueError(f"score {score.name!r} needs a language model, got None")
-        if self.language_model is not None and not (others := eos_of(self.language_model.eos, "language model")) & self.eos:
+        if self.language_model is not None and not (others := eos_of(self.language_model.model.eos, "language model")) & self.eos:
             raise ValueError(
                 f"the language model ends sequences with {sorted(others)}, the model with {sorted(self.eos)}: "
                 "their vocabularies must be the same"
@@ -58,11 +58,11 @@ class ModelScorer(Scorer):
 
     @property
     def model_seconds(self) -> float:  # type: ignore[override]
-        return self.user_model.seconds
+        return self.user_model.seconds + (0.0 if self.language_model is None else self.language_model.seconds)
 
     @property
     def exact(self) -> bool:  # type: ignore[override]
-        return self.user_model.independent
+        return self.user_model.independent and (self.language_model is None or self.language_model.independent)
 
     def budget(self) -> Budget:
         if not self._caches:
@@ -79,7 +79,7 @@ class ModelScorer(Scorer):
         with garbage_collection(), self._use_caches(self._caches):
             states = self.user_model.start([source.payload for _, source in roots])
             for (root, _), state in zip(roots, states, strict=True):
-                beside = None if self.language_model is None else self.language_model.start(())
+                beside = None if self.language_model is None else self.language_model.model.start(())
                 root.state = state if isinstance(state, ModelFailure) else (state, ScoreState(beside))
 
     def expand(self, batch: Sequence[Hypothesis], width: float) -> list[Successors | ModelFailure]:
@@ -150,13 +150,14 @@ class ModelScorer(Scorer):
     ) -> list[Successors | ModelFailure]:
         if self.score.plain and not self.score.needs & NEEDED_PER_TOKEN:
             return self._plain_best(batch, [_only_allowed(*each) for each in zip(answers, allowed, batch, strict=True)], width)
-        beside: Sequence[Scored | None] = [None] * len(batch)
+        beside: Sequence[Any] = [None] * len(batch)
         if self.language_model is not None:
             queries = [Query(each.language_model, y.tokens) for each, y in zip(before, batch, strict=True)]
-            with self._use_caches(self._caches):
-                beside = ask(self.language_model, queries)
+            with garbage_collection(), self._use_caches(self._caches):
+                beside = self.language_model.ask(queries, reusable=width > 1 + len(self.eos))
         return [
-            answer if isinstance(answer, ModelFailure) else self._successors(y, each, answer, lm, permitted, width)
+            next((failure for failure in (answer, lm) if isinstance(failure, ModelFailure)), None)
+            or self._successors(y, each, answer, lm, permitted, width)
             for y, each, answer, lm, permitted in zip(batch, before, answers, beside, allowed, strict=True)
         ]
 

@@ -162,8 +162,8 @@ class UserModel:
 def _rows_independent(model: Model) -> bool:
     """Whether rows cannot influence each other, or were checked elsewhere (transformers models)."""
     if type(model) in (Ensemble, ShallowFusion):
-        return all(each.hugging_face or _rows_independent(each) for each in model.models)  # type: ignore[attr-defined]
-    return isinstance(model, FunctionModel) and not model.batched
+        return all(map(_rows_independent, model.models))  # type: ignore[attr-defined]
+    return model.hugging_face or (isinstance(model, FunctionModel) and not model.batched)
 
 
 def first_difference(one: Any, other: Any) -> tuple[int, float, float] | None:
