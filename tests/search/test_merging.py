@@ -8,7 +8,7 @@ from math import exp, inf, log
 
 import pytest
 
-from bestfirst import Model, Scored, decode
+from bestfirst import FunctionModel, Model, MutualInformation, Scored, Trie, decode
 
 
 class Tagger(Model):
@@ -138,6 +138,34 @@ def reference(model: Tagger, words: list[int], k: int) -> list[tuple[float, tupl
                     best[i + 1] = new
         beam = sorted(best.values(), key=lambda each: (-each[0], each[1]))[:k]
     return beam
+
+
+def rare(ids, scores):
+    """A 1 at the beginning makes a later 2 unlikely."""
+    if ids.shape[1]:
+        scores[ids[:, 0] == 1, 2] -= 5
+    return scores
+
+
+rare.never_rises = True
+
+
+@pytest.mark.parametrize("settings", [
+    {"allowed": Trie([[1, 2, 1], [3, 2, 2], [2, 1, 3]])},
+    {"processors": [rare]},
+    {"stop_strings": ["112"]},
+    {"score": MutualInformation(FunctionModel(lambda prefix: [-9.0, -2.0, *[-0.5 - sum(prefix)] * 2], eos=0), 0.5, 0.01)},
+])  # fmt: skip
+@pytest.mark.parametrize("strategy", ["best-first", "beam"])
+def test_what_looks_at_the_whole_prefix_is_not_merged(strategy, settings):
+    answers = []
+    for merging in (True, False):
+        model = Tagger(3, merging)
+        model.text = lambda source, tokens: "".join(map(str, tokens))
+        (result,) = decode(model, [[4, 7, 5]], strategy=strategy, beam=30, nbest=5, **settings)
+        answers.append(result.hypotheses)
+    assert answers[0] == answers[1]
+    assert answers[0]
 
 
 def test_a_star_with_a_backward_heuristic_needs_one_call_per_token():

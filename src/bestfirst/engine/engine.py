@@ -74,7 +74,9 @@ class Job:
             options: dict[str, Any] = {}
             if strings:
                 options["ends"] = StopStrings(strings, partial(scorer.text, self.source), self._text_of_tail(scorer))
-            if scorer.merge is not None:
+            # What else looks at the whole prefix may tell apart what the model does not.
+            others = strings or self.decoding.processors or self.decoding.objective.needs & NEEDED_PER_TOKEN
+            if scorer.merge is not None and self.decoding.allowed is None and not others:
                 options["merge"] = partial(scorer.merge, self.source.payload)
             search = self.decoding.search(self.source, self.decoding.ending(scorer.eos), self.trace, **options)
         if isinstance(allowed := self.decoding.allowed, Constraint):

@@ -85,7 +85,8 @@ class Model(ABC):
         """The part of a prefix that determines its possible continuations and their scores: for a tagger, the last tag.
 
         Of hypotheses with the same length and key only the best is kept, so a beam as wide as the number of keys finds the global
-        optimum. None: never merged."""
+        optimum. None: never merged; nor is anything under a constraint, stop strings, logits processors, or a score that needs a
+        language model or attention, which look at the whole prefix."""
         return None
 
     def attend(self, batch: Sequence[Query]) -> Sequence[Scored]:
