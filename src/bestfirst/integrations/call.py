@@ -18,7 +18,7 @@ from ..engine.logits_edits import NOTHING, Edits
 from ..engine.logits_processing import never_rise
 from ..engine.model_record import record_of
 from ..engine.steps import checksum
-from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
+from ..search import AnyOrderSearch, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
 from .inputs import Inputs, PreparedModel
 from .limits import CallLimits, Candidates
@@ -168,8 +168,7 @@ class Call:
             search: Search = self._search_with_criteria(job)
         else:
             search = job.decoding.search(job.source, self.limits.eos, job.trace)
-        for each in search.searches if isinstance(search, Groups) else [search]:
-            self._roots[each.root] = job.index
+        self._roots |= dict.fromkeys(search.roots, job.index)
         return search
 
     def _search_with_criteria(self, job: Job) -> Candidates:

@@ -13,15 +13,16 @@ falls off are discarded. `docs/algorithm.md` has the proof; `tests/search/` has 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from math import inf
 
-from .agenda import Beam
+from .agenda import Beam, by_key
 from .hypothesis import Hypothesis, Key, Successors
 from .policy import TOLERANCE, BrokenLaw, clamp_rounding
 from .result import Answer, Result
 from .search_tree import SearchTree
+from .stops import Answered
 
 NOWHERE: Key = (inf, inf, ())  # after every other key
 
@@ -269,6 +270,15 @@ class AnyOrderSearch(SearchTree):
     def led_by_answer(self) -> bool:
         """Whether the first member of some beam is finished (for `strategies.FirstFinished`)."""
         return any(beam.members and beam.members[0].finished for beam in self.agenda.beams)
+
+    def certified(self) -> list[Answer]:
+        if not (self.strategy.any_order and self.policy.guaranteed and isinstance(self.strategy.stop, Answered)):
+            return []
+        y = self.needed()
+        if self.out_of_budget:
+            return []
+        last = self.n if y is None else min(self.n, bisect_left(self.answers, y.key, key=by_key))
+        return [Answer.of(answer) for answer in self.answers[:last]]
 
     def result(self) -> Result:
         answers = self._counted()[: self.n]

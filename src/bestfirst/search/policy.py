@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from .hypothesis import Context, Hypothesis, Successors
 from .result import Answer, Result
+from .search import Search
 from .stops import Answered, Exhausted
 from .table_1 import Strategy, check_settings
 
@@ -101,7 +102,7 @@ class Policy:
         )
 
 
-class BaseSearch:
+class BaseSearch(Search):
     """Base class of the searches of one input: what was asked for, and what the search has cost so far."""
 
     calls = 0  # hypotheses that had to be scored: the paper's metric
