@@ -127,7 +127,7 @@ class CompiledLevelSearch(CompiledSearch):
     def supports(plan: Strategy, score: Score) -> bool:
         known_stop = LevelSearch.takes(plan, score) and type(plan.stop) in (Patience, FirstFinished)
         known_score = score.value_only or type(score) in (LengthNormalized, GNMT)
-        policy = Policy.of(plan, score)
+        policy = Policy(plan, score)
         return known_stop and known_score and policy.prunes and policy.relies_on_bound and not policy.whole_levels
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:
