@@ -60,10 +60,6 @@ class Outputs:
         padded[:, prompt:][np.arange(self.longest) < lengths[:, None]] = np.fromiter(chain.from_iterable(self.tokens), np.int64)
         return torch.from_numpy(padded).to(self.ids.device, self.ids.dtype)
 
-    def sequences_scores(self) -> torch.Tensor:
-        """Scores (batch * n,); -inf where there is no answer."""
-        return torch.tensor(self.values, dtype=torch.float, device=self.ids.device)
-
     def beams(self, k: int) -> tuple[torch.Tensor, list[list[list[tuple[int, ...]]]]]:
         """Beam indices (batch * n, longest), -1 beyond an answer's end; and the prefixes in the slots of each step and input.
 
@@ -108,5 +104,5 @@ def build_output(call: Call) -> Any:
         kind: Any = utils.GenerateEncoderDecoderOutput if encoder_decoder else utils.GenerateDecoderOnlyOutput
         return kind(sequences=outputs.sequences(), scores=scores)
     kind = utils.GenerateBeamEncoderDecoderOutput if encoder_decoder else utils.GenerateBeamDecoderOnlyOutput
-    ranking = outputs.sequences_scores()
+    ranking = torch.tensor(outputs.values, dtype=torch.float, device=outputs.ids.device)  # -inf where there is no answer
     return kind(sequences=outputs.sequences(), sequences_scores=ranking, scores=scores, beam_indices=indices)
