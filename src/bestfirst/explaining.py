@@ -103,7 +103,8 @@ def explain(
                 break
         return explanation
     finally:
-        wanted.release()
+        for scored in (wanted.top, wanted.all):
+            scored.scorer.release(scored.root)
 
 
 class WantedOutput:
@@ -131,10 +132,6 @@ class WantedOutput:
         self.tokens: tuple[int, ...] = ()
         self.logprob = 0.0
         self.steps = self._force(tokens)
-
-    def release(self) -> None:
-        self.top.release()
-        self.all.release()
 
     def _force(self, tokens: tuple[int, ...]) -> list[ExplainedToken]:
         """Score the output token by token and end it with its most likely EOS. Raises ValueError if the model cannot write it."""
@@ -281,6 +278,3 @@ class ScoredPrefixes:
         if tokens not in self._nodes:
             self._nodes[tokens] = Hypothesis(self._nodes[tokens[:-1]], tokens[-1], 0.0, 0.0, False)
         return self._nodes[tokens]
-
-    def release(self) -> None:
-        self.scorer.release(self.root)

@@ -10,7 +10,7 @@ Both return None, or raise AssertionError with a sentence that names the law, th
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from math import exp, inf, isnan
 from typing import Any
@@ -192,32 +192,26 @@ def _exceeds(a: float, b: float, tolerance: float) -> bool:
 
 
 def _check_increments(score: Score, rng: random.Random, tolerance: float) -> None:
-    for logprobs, increments in () if score.plain else _increments(score, rng):
-        for logprob, increment in zip(logprobs, increments, strict=True):
+    """Checks the increments for log-probabilities from flat to peaked distributions."""
+    if score.plain:
+        return
+    import numpy
+
+    for sharpness in 10 * (0.0, 1.0, 5.0, 50.0):
+        logits = numpy.array([[rng.gauss(0, sharpness) for _ in range(8)] for _ in range(2)])
+        logprobs, aux = log_softmax(logits).clip(max=0)
+        known = {"aux": aux} if "language_model" in score.needs else {}
+        if "language_model_past" in score.needs:
+            known["past"] = numpy.array([-rng.expovariate(0.2)])
+        increments = score.increment(logprobs, **known)
+        if getattr(increments, "shape", None) != logprobs.shape:
+            raise AssertionError(f"{score.name}: `increment` returns a number for each token, but it returned {increments!r:.60}")
+        for logprob, increment in zip(logprobs.tolist(), increments.tolist(), strict=True):
             if not increment <= tolerance:
                 raise AssertionError(
                     f"{score.name}: increments are never positive, but a token of log-probability {logprob:.6g} adds "
                     f"{increment:.6g}; take off the most that a token can add, and give it back in `final`"
                 )
-
-
-def _increments(score: Score, rng: random.Random) -> Iterator[tuple[list[float], list[float]]]:
-    """Log-probabilities, from flat to peaked distributions, and the score's increments for them."""
-    import numpy
-
-    for sharpness in (0.0, 1.0, 5.0, 50.0):
-        for _ in range(10):
-            logits = numpy.array([[rng.gauss(0, sharpness) for _ in range(8)] for _ in range(2)])
-            logprobs, aux = log_softmax(logits).clip(max=0)
-            known = {"aux": aux} if "language_model" in score.needs else {}
-            if "language_model_past" in score.needs:
-                known["past"] = numpy.array([-rng.expovariate(0.2)])
-            increments = score.increment(logprobs, **known)
-            if getattr(increments, "shape", None) != logprobs.shape:
-                raise AssertionError(
-                    f"{score.name}: `increment` returns a number for each token, but it returned {increments!r:.60}"
-                )
-            yield logprobs.tolist(), increments.tolist()
 
 
 def _check_ending(score: Score, rng: random.Random, tolerance: float) -> None:

@@ -140,7 +140,7 @@ def test_texts_equal_those_of_sentencepiece(rule, suffix, tmp_path):
     )
     spm = SentencePieceProcessor(model_file=str(tmp_path / "own.model"))
     pieces = {spm.IdToPiece(i): i for i in range(spm.GetPieceSize())}
-    ours = SentencePieceTokenizer(spm, spm, pieces, pieces, [AddedToken("</s>", 2)], "<unk>", [], [2], spm)
+    ours = SentencePieceTokenizer(spm, spm, pieces, pieces, [AddedToken("</s>", 2)], "<unk>", [], [2])
     rng = random.Random(1)
     batch = [
         [rng.choice([*range(8), *range(259, len(pieces)), 0xC3 + 3, 0xA9 + 3]) for _ in range(rng.randrange(9))]

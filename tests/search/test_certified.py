@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 
 from bestfirst.scoring import GNMT, LengthNormalized, LengthReward, LogProbability
-from bestfirst.search import AnyOrderSearch, Context, Strategy, beam, best_first_beam, certified
+from bestfirst.search import AnyOrderSearch, Context, Strategy, beam, best_first_beam
 from reference import EOS
 from toys import random_cases, successors
 
@@ -28,13 +28,13 @@ def test_certified_answers_only_grow_and_begin_the_result(cases, tally):
         while batch := asked.frontier(rng.randint(1, 4)):
             for y in batch[: rng.randint(1, len(batch))]:
                 asked.commit(y, successors(case.toy, y))
-            now = certified(asked)
+            now = asked.certified()
             wrong += now[: len(known)] != known or now != expected.hypotheses[: len(now)]
             known = now
             early += bool(known) and asked.needed() is not None
         result = asked.result()
         searches += 1
-        wrong += certified(asked) != result.hypotheses or (result.hypotheses, result.calls) != (
+        wrong += asked.certified() != result.hypotheses or (result.hypotheses, result.calls) != (
             expected.hypotheses,
             expected.calls,
         )
@@ -53,9 +53,9 @@ def run(strategy: Strategy, max_calls: int | None = None) -> Iterator[AnyOrderSe
 
 
 def test_no_answer_is_certified_level_by_level():
-    assert all(certified(search) == [] for search in run(beam(3)))
+    assert all(search.certified() == [] for search in run(beam(3)))
 
 
 def test_no_answer_is_certified_out_of_budget():
     *_, last = run(best_first_beam(3), max_calls=3)
-    assert (last.result().status, certified(last)) == ("budget", [])
+    assert (last.result().status, last.certified()) == ("budget", [])

@@ -136,11 +136,8 @@ def _library_tokenizer(model: Model) -> Any:
     library, tokenizer, eos = _library(), _tokenizer(model), sorted(model.eos)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     size = model.vocabulary  # type: ignore[attr-defined]
-    if backend is not None:
-        made = library.LLTokenizer(backend.to_str(), n_vocab=size, eos_token=eos)
-    else:
-        made = library.LLTokenizer(library.TokenizerWrapper(_Pieces(tokenizer, eos[0], size)), n_vocab=size, eos_token=eos)
-    _library_tokenizers[model] = made
+    source = library.TokenizerWrapper(_Pieces(tokenizer, eos[0], size)) if backend is None else backend.to_str()
+    made = _library_tokenizers[model] = library.LLTokenizer(source, n_vocab=size, eos_token=eos)
     return made
 
 

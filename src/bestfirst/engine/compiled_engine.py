@@ -76,8 +76,7 @@ class CompiledSearch(ABC):
     def rows(self) -> int:
         return int(self.memory.head[s.SCORED])
 
-    @property
-    def answers(self) -> list[Answer]:
+    def certified(self) -> list[Answer]:
         """The certain answers; none before the end for searches that rank them by score."""
         levels, by_step, needed = self.memory.head[[s.LEVELS, s.BY_STEP, s.NEEDED]]
         return [] if (levels or by_step) and needed >= 0 else [self._answer(*each) for each in self.memory.answers]
@@ -86,7 +85,7 @@ class CompiledSearch(ABC):
         return Answer(tokens, self.score.final(value, len(tokens), self.context) if tokens else value, value)
 
     def result(self) -> Result:
-        answers = self.answers
+        answers = self.certified()
         return Result(
             hypotheses=answers,
             calls=int(self.memory.head[s.CALLS]),
@@ -128,7 +127,7 @@ class CompiledLevelSearch(CompiledSearch):
     def supports(plan: Strategy, score: Score) -> bool:
         known_stop = LevelSearch.takes(plan, score) and type(plan.stop) in (Patience, FirstFinished)
         known_score = score.value_only or type(score) in (LengthNormalized, GNMT)
-        policy = Policy.of(plan, score)
+        policy = Policy(plan, score)
         return known_stop and known_score and policy.prunes and policy.relies_on_bound and not policy.whole_levels
 
     def __init__(self, job: Job, eos: Collection[int]) -> None:
@@ -209,9 +208,6 @@ class CompiledEngine(HostEngine):
             return True
         ended = bool(decoding.ending(self.scorer.eos))
         return ended and type(trie) is Trie and trie.narrow and trie.largest < self.scorer.vocabulary
-
-    def _certified(self, running: Running) -> list[Answer]:
-        return running.search.answers if isinstance(running.search, CompiledSearch) else super()._certified(running)
 
     def _speculation_outcomes(self, running: Running) -> list[tuple[int, bool]]:
         if not isinstance(running.search, CompiledSearch):

@@ -19,7 +19,7 @@ import numpy as np
 from ..models import Query, Scored
 from ..models.folder import FilesDiffer, ModelNotFound, NeedsTransformers, WeightFiles
 from ..models.reader import Prompt
-from ..models.sentencepiece_folder import m2m100_tokenizer, marian_tokenizer
+from ..models.sentencepiece_tokenizer import m2m100_tokenizer, marian_tokenizer
 from ..models.text_model import INT8, TextModel
 from ..models.tokenizer import Tokenizer, json_tokenizer, read_json
 from ..scoring import log_softmax

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..constraints import Constraint
 from ..models import Source
-from ..search import Answer, Groups, Hypothesis, Result, Search, Successors, Trace
+from ..search import Answer, Hypothesis, Result, Search, Successors, Trace
 from ..settings import Decoding
 from .scorer import NEEDED_PER_TOKEN, Scorer
 
@@ -80,8 +80,8 @@ class Job:
                 options["merge"] = partial(scorer.merge, self.source.payload)
             search = self.decoding.search(self.source, self.decoding.ending(scorer.eos), self.trace, **options)
         if isinstance(allowed := self.decoding.allowed, Constraint):
-            for each in search.searches if isinstance(search, Groups) else [search]:
-                each.root.node = (allowed, frozenset(self.decoding.ending(scorer.eos)), allowed.start())
+            for root in search.roots:
+                root.node = (allowed, frozenset(self.decoding.ending(scorer.eos)), allowed.start())
         return search
 
     def _text_of_tail(self, scorer: Scorer) -> TextOf:

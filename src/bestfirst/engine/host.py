@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ..drafting import MAX_DRAFT_TOKENS
-from ..search import Answer, AnyOrderSearch, Hypothesis, LevelSearch, Result, StrictSearch, Successors, certified
+from ..search import Answer, AnyOrderSearch, Hypothesis, LevelSearch, Result, StrictSearch, Successors
 from ..settings import Budget, Decoding
 from .engine import Job, Running, Stats, check_compatible, item_of, set_text, text_tokens, without_tokens
 from .logits_processing import bounds_hold
@@ -115,13 +115,10 @@ class HostEngine:
         self._forget(running)
 
     def certified(self, job: Job) -> list[Answer]:
-        answers = self._certified(self._by_job[job])
+        answers = self._by_job[job].search.certified()
         for answer in answers:
             self._annotate(job, answer)
         return answers
-
-    def _certified(self, running: Running) -> list[Answer]:
-        return certified(running.search)
 
     def _annotate(self, job: Job, answer: Answer) -> None:
         """Sets an answer's text and item number."""

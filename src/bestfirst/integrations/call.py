@@ -18,7 +18,7 @@ from ..engine.logits_edits import NOTHING, Edits
 from ..engine.logits_processing import never_rise
 from ..engine.model_record import record_of
 from ..engine.steps import checksum
-from ..search import AnyOrderSearch, Groups, Hypothesis, Result, Search, Strategy, Trace
+from ..search import AnyOrderSearch, Hypothesis, Result, Search, Strategy, Trace
 from ..settings import Decoding
 from .inputs import Inputs, PreparedModel
 from .limits import CallLimits, Candidates
@@ -126,7 +126,11 @@ class Call:
         try:
             if self.record is not None:
                 raise NotData("output_scores, which are noted in Python")
-            self._edits = self._edits_of_processors(self._hook)
+            ids, seq2seq = self.inputs.ids, self.model.encoder_decoder
+            start = ids.shape[1] if seq2seq else 1  # of a language model's prompt, a row holds the last token only
+            if seq2seq and any(len(prompt.tokens) < start for prompt in self.inputs.prompts):
+                raise NotData("logits processors look at padding")
+            self._edits = as_edits(self.processors, ids, self.model.vocabulary, self._hook, start, raw=self.greedy)
         except NotData as unknown:
             if not never_rise(self.processors):
                 return str(unknown)
@@ -134,14 +138,6 @@ class Call:
             one = self._hook.one if self.processors else None
             self._edits = [Edits(b"", NOTHING, one, self.greedy, self._hook.rows)] * len(self.inputs)
         return None
-
-    def _edits_of_processors(self, processors: Processors) -> list[Edits]:
-        """The processors as data, for each input; NotData where that is not possible."""
-        ids = self.inputs.ids
-        start = ids.shape[1] if self.model.encoder_decoder else 1  # of a language model's prompt, a row holds the last token only
-        if self.model.encoder_decoder and any(len(prompt.tokens) < start for prompt in self.inputs.prompts):
-            raise NotData("logits processors look at padding")
-        return as_edits(self.processors, ids, self.model.vocabulary, processors, start, raw=self.greedy)
 
     def _input_of(self, y: Hypothesis) -> int:
         """The number of the input that this hypothesis belongs to."""
@@ -163,25 +159,20 @@ class Call:
             yield job
 
     def _search(self, job: Job) -> Search:
-        """The search of one input, its roots noted so that the processors can tell which input a hypothesis belongs to."""
-        if self.limits.others:
-            search: Search = self._search_with_criteria(job)
-        else:
-            search = job.decoding.search(job.source, self.limits.eos, job.trace)
-        for each in search.searches if isinstance(search, Groups) else [search]:
-            self._roots[each.root] = job.index
-        return search
-
-    def _search_with_criteria(self, job: Job) -> Candidates:
-        """A search that calls the user's own stopping criteria. ValueError for scores that need another kind of search."""
+        """The search of one input, its roots noted so that the processors can tell which input a hypothesis belongs to.
+        ValueError for the user's own stopping criteria with a score that needs another kind of search than they do."""
         ended: set[tuple[int, ...]] = set()
-        search = job.decoding.search(job.source, self.limits.eos, job.trace, ends=ended.__contains__)
-        if not isinstance(search, AnyOrderSearch):
-            score = job.decoding.objective.name
-            raise ValueError(f"stopping_criteria of your own do not go with score {score!r}; use max_new_tokens")
-        eos = self.config._eos_token_tensor
-        width = max(2, 1 + (0 if eos is None else len(eos))) * int(self.config.num_beams)  # candidates, as in Hugging Face
-        return Candidates(search, ended, width, partial(self.limits.ends, self.inputs.ids[job.index]))
+        criteria = {"ends": ended.__contains__} if self.limits.others else {}
+        search = job.decoding.search(job.source, self.limits.eos, job.trace, **criteria)
+        if self.limits.others:
+            if not isinstance(search, AnyOrderSearch):
+                score = job.decoding.objective.name
+                raise ValueError(f"stopping_criteria of your own do not go with score {score!r}; use max_new_tokens")
+            eos = self.config._eos_token_tensor
+            width = max(2, 1 + (0 if eos is None else len(eos))) * int(self.config.num_beams)  # candidates, as in Hugging Face
+            search = Candidates(search, ended, width, partial(self.limits.ends, self.inputs.ids[job.index]))
+        self._roots |= dict.fromkeys(search.roots, job.index)
+        return search
 
     # -- costs -----------------------------------------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from .call import Call
 from .deferred_encoder import GENERATE, DeferredEncoderOutput, WithDeferredEncoder, with_encoder_output
 from .inputs import PreparedModel, read_inputs, with_host_masks
 from .limits import read_limits
-from .outputs import Outputs, build_output, pad_token
+from .outputs import build_output
 from .own_loop import in_inference_mode, keeps_nothing
 from .parity import hugging_face_strategy, own_score, own_strategy
 from .processors import NotMonotonic, banned_tokens
@@ -147,19 +147,13 @@ def generate(
     if dtype is not None and wrapped.on_gpu:
         raise ValueError(f"dtype {dtype!r} is for a CPU, the model is on {model.device}; load it in bf16 there")
     wrapped.eight_bits = dtype is not None
-    inputs = read_inputs(wrapped, input_ids, config.num_beams, inputs_tensor, host_kwargs)
+    settings = {"score": objective, "allowed": allowed, "row_budget": row_budget, "deterministic": deterministic, "draft": draft}
     call = Call(
         model=wrapped,
         config=config,
-        inputs=inputs,
+        inputs=read_inputs(wrapped, input_ids, config.num_beams, inputs_tensor, host_kwargs),
         limits=limits,
-        settings={
-            "score": objective,
-            "allowed": allowed,
-            "row_budget": row_budget,
-            "deterministic": deterministic,
-            "draft": draft,
-        },
+        settings=settings,
         processors=processors,
         greedy=greedy,
         trace=trace,
@@ -180,8 +174,7 @@ def generate(
     except OwnLoop as why_so:
         return own_loop(why_so)
     count(call.summary())
-    outputs = Outputs(inputs, call.results, config.num_return_sequences, pad_token(config, call.greedy))
-    return streamed(build_output(outputs, config, call.record, wrapped.encoder_decoder, call.greedy))
+    return streamed(build_output(call))
 
 
 class KeptBack(NamedTuple):

@@ -6,15 +6,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from transformers.generation import utils
 
 from ..search import Result
-from .inputs import Inputs
 from .limits import eos_tokens
+
+if TYPE_CHECKING:
+    from .call import Call
 
 
 class ScoreRecord:
@@ -36,14 +38,18 @@ class ScoreRecord:
 
 
 class Outputs:
-    """The answers of all inputs, `n` each, after their `ids` (batch, prompt length), padded with `pad`."""
+    """The answers of all inputs of a call, `n` each, after their `ids` (batch, prompt length), padded with `pad`."""
 
-    def __init__(self, inputs: Inputs, results: Sequence[Result], n: int, pad: int) -> None:
-        self.ids, self.rows, self.n, self.pad = inputs.ids, inputs.rows, n, pad
-        answers = [each for result in results for each in (*result.hypotheses[:n], *[None] * (n - len(result.hypotheses)))]
+    def __init__(self, call: Call) -> None:
+        self.ids, self.rows, self.n = call.inputs.ids, call.inputs.rows, call.config.num_return_sequences
+        answers = [y for found in call.results for y in (*found.hypotheses[: self.n], *[None] * (self.n - len(found.hypotheses)))]
         self.tokens = [answer.tokens if answer else () for answer in answers]
         self.values = [answer.score if answer else -inf for answer in answers]
         self.longest = max(map(len, self.tokens), default=0)
+        eos, pad = eos_tokens(call.config), call.config.pad_token_id
+        self.pad = int(pad) if pad is not None else eos[0] if eos else 0
+        if not call.greedy:  # in beam search Hugging Face takes EOS where the padding token is 0, and -1 without an EOS
+            self.pad = (self.pad or eos[0]) if eos else -1
 
     def sequences(self) -> torch.Tensor:
         """(batch * n, prompt length + longest), in one transfer. Missing answers are prompt and padding."""
@@ -53,10 +59,6 @@ class Outputs:
         lengths = np.fromiter(map(len, self.tokens), np.int64, len(self.tokens))
         padded[:, prompt:][np.arange(self.longest) < lengths[:, None]] = np.fromiter(chain.from_iterable(self.tokens), np.int64)
         return torch.from_numpy(padded).to(self.ids.device, self.ids.dtype)
-
-    def sequences_scores(self) -> torch.Tensor:
-        """Scores (batch * n,); -inf where there is no answer."""
-        return torch.tensor(self.values, dtype=torch.float, device=self.ids.device)
 
     def beams(self, k: int) -> tuple[torch.Tensor, list[list[list[tuple[int, ...]]]]]:
         """Beam indices (batch * n, longest), -1 beyond an answer's end; and the prefixes in the slots of each step and input.
@@ -90,23 +92,17 @@ class Outputs:
         return tuple(out)
 
 
-def build_output(outputs: Outputs, config: Any, record: ScoreRecord | None, encoder_decoder: bool, greedy: bool) -> Any:
+def build_output(call: Call) -> Any:
     """The output of Hugging Face's beam or greedy search: sequences, or with `return_dict_in_generate` the output class. Beyond
     the end of a sequence, greedy search's scores are 0, so that sums of transition scores are right."""
-    if not config.return_dict_in_generate:
+    outputs, k, encoder_decoder = Outputs(call), call.config.num_beams, call.model.encoder_decoder
+    if not call.config.return_dict_in_generate:
         return outputs.sequences()
-    indices, beams = outputs.beams(config.num_beams)
-    scores = None if record is None else outputs.scores(record, config.num_beams, beams, 0.0 if greedy else -inf)
-    if greedy:
+    indices, beams = outputs.beams(k)
+    scores = None if call.record is None else outputs.scores(call.record, k, beams, 0.0 if call.greedy else -inf)
+    if call.greedy:
         kind: Any = utils.GenerateEncoderDecoderOutput if encoder_decoder else utils.GenerateDecoderOnlyOutput
         return kind(sequences=outputs.sequences(), scores=scores)
     kind = utils.GenerateBeamEncoderDecoderOutput if encoder_decoder else utils.GenerateBeamDecoderOnlyOutput
-    ranking = outputs.sequences_scores()
+    ranking = torch.tensor(outputs.values, dtype=torch.float, device=outputs.ids.device)  # -inf where there is no answer
     return kind(sequences=outputs.sequences(), sequences_scores=ranking, scores=scores, beam_indices=indices)
-
-
-def pad_token(config: Any, greedy: bool) -> int:
-    """The token that pads outputs. In beam search Hugging Face takes EOS where the padding token is 0, and -1 without an EOS."""
-    eos, pad = eos_tokens(config), config.pad_token_id
-    pad = int(pad) if pad is not None else eos[0] if eos else 0
-    return pad if greedy else (pad or eos[0]) if eos else -1

@@ -29,18 +29,10 @@ def keeps_nothing(model: Any, modules: Modules, config: Any, processors: Sequenc
         return False
     kinds = {type(each) for each in processors}
     known = all(kind.__module__ == THEIRS and kind.__name__ not in OF_ONE_CALL for kind in kinds)
-    plain = all(map(_is_plain, modules.weights)) and not any(map(_trains_or_is_compiled, modules))
-    return known and plain and modules.untouched and _runs_library_code(model)
-
-
-def _is_plain(weight: torch.Tensor) -> bool:
-    """Whether a weight is an ordinary tensor, not one made in inference mode."""
-    return type(weight) is torch.nn.Parameter and type(weight.data) is torch.Tensor and not weight.is_inference()
-
-
-def _trains_or_is_compiled(module: Any) -> bool:
-    """Whether a module is in training mode, or compiled, which torch would do again for inference mode."""
-    return module.training or "_compiled_call_impl" in vars(module)
+    plain = all(type(each) is torch.nn.Parameter and type(each.data) is torch.Tensor for each in modules.weights)
+    ordinary = plain and not any(weight.is_inference() for weight in modules.weights)
+    changing = any(module.training or "_compiled_call_impl" in vars(module) for module in modules)  # it would be compiled anew
+    return known and ordinary and not changing and modules.untouched and _runs_library_code(model)
 
 
 def _runs_library_code(model: Any) -> bool:

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -108,22 +107,11 @@ def _drops_out(config: dict[str, Any]) -> bool:
     return any(rate > 0 for rate in rates) or any(map(_drops_out, parts))
 
 
-def accepted_arguments(module: Any) -> Collection[str]:
-    """The arguments of a module's `forward`; looked up once for each class, unless the instance has a `forward` of its own."""
-    own: Any = type(module)
-    return inspect.signature(module.forward).parameters if "forward" in vars(module) else _accepted_arguments(own)
-
-
-@cache
-def _accepted_arguments(kind: Any) -> frozenset[str]:
-    return frozenset(inspect.signature(kind.forward).parameters)
-
-
 def _arguments_reason(model: Any, model_kwargs: dict[str, Any]) -> str | None:
     cache = model_kwargs.get("past_key_values")
     if cache is not None and int(cache.get_seq_length()) > 0:
         return "past_key_values holds a prefix"
-    encoders = accepted_arguments(model.get_encoder()) if model.config.is_encoder_decoder else ()
+    encoders = inspect.signature(model.get_encoder().forward).parameters if model.config.is_encoder_decoder else ()
     for name, value in model_kwargs.items():  # the encoder has already got its own arguments
         empty = value is None or (hasattr(value, "__len__") and len(value) == 0)
         if name not in USED and name not in encoders and not empty:
@@ -148,7 +136,7 @@ def _prompts_reason(model: Any, shape: torch.Size, model_kwargs: dict[str, Any])
         return None
     if bool((mask[:, 1:] < mask[:, :-1]).any()):
         return "the padding is not on the left alone"
-    if "position_ids" not in accepted_arguments(model):
+    if "position_ids" not in inspect.signature(model.forward).parameters:
         return "the model counts padding as positions"
     return "the model has positions of its own for padding" if hasattr(model.base_model, "embeddings") else None
 

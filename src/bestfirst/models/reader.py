@@ -92,10 +92,10 @@ class Reader:
         """Read one input. ValueError, saying what is wrong, if it cannot be decoded."""
         if isinstance(raw, (bytes, bytearray)):
             raise ValueError("an input is a text or token ids, got bytes; write raw.decode('utf-8')")
-        model, forced = self._model, len(self._forced)
+        model = self._model
         if model.speech:
             features, length = self._features(raw)
-            return self._source(Prompt(features, self._decoder_start, forced, length=length), length)
+            return self._source(Prompt(features, self._decoder_start, len(self._forced), length=length), length)
         return self._read_ids(chat_ids(model, raw) if is_conversation(raw) else token_ids(model, raw, "input"))
 
     def batch(self, raws: Sequence[Any]) -> list[Source | ValueError]:
@@ -130,7 +130,10 @@ class Reader:
                 )
             prompt = Prompt(ids, self._decoder_start, forced, None, len(ids))
         else:
-            ids = ids or self._bos()
+            if not ids:
+                ids = (self._model.setting("bos_token_id"),)
+                if ids == (None,):
+                    raise ValueError(f"an empty prompt needs a bos_token_id, and model {self._model.name!r} has none")
             prompt = Prompt(None, (*ids, *self._forced), forced)
         if len(ids) > self._limit:
             raise ValueError(f"the input has {len(ids)} tokens, more than the model's {int(self._limit)} positions; split it")
@@ -140,18 +143,16 @@ class Reader:
         return self._source(prompt, length)
 
     def _source(self, prompt: Prompt, length: int) -> Source:
+        """The default limit is the generation config's, else 2|x| + 10; prompt tokens count towards its `max_length`."""
         room = self._positions - len(prompt.tokens)
         if room < 1:
             raise ValueError(f"the prompt of {len(prompt.tokens)} tokens leaves no position to generate in; shorten it")
-        return Source(prompt, length, self._default_max_length(length, len(prompt.tokens) - len(self._forced)), room)
-
-    def _default_max_length(self, length: int, prompt: int) -> int:
-        """The generation config's limit, else 2|x| + 10. `prompt`: prompt tokens, which count towards its `max_length`."""
+        before, most = len(prompt.tokens) - len(self._forced), 2 * length + 10
         if self._max_new_tokens:
-            return int(self._max_new_tokens)
-        if self._max_length and self._max_length > prompt:
-            return int(self._max_length) - prompt
-        return 2 * length + 10
+            most = int(self._max_new_tokens)
+        elif self._max_length and self._max_length > before:
+            most = int(self._max_length) - before
+        return Source(prompt, length, most, room)
 
     def _features(self, raw: Any) -> tuple[Any, int]:
         """A speech model's input, the output of its feature extractor, as a tensor, and the length of the encoder output."""
@@ -164,12 +165,6 @@ class Reader:
             got = f"an array of shape {given}" if given else type(raw).__name__
             raise ValueError(f"model {self._model.name!r} takes audio features of shape {shape} (mel bins, frames), got {got}")
         return torch.as_tensor(raw), positions
-
-    def _bos(self) -> tuple[int, ...]:
-        bos = self._model.setting("bos_token_id")
-        if bos is None:
-            raise ValueError(f"an empty prompt needs a bos_token_id, and model {self._model.name!r} has none")
-        return (bos,)
 
 
 class TextIds(tuple[int, ...]):

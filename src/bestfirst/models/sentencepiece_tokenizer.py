@@ -1,4 +1,4 @@
-"""The sentencepiece tokenizers of Marian and M2M100, without transformers; `sentencepiece_folder` loads them.
+"""The sentencepiece tokenizers of Marian and M2M100, without transformers, and how they are read from a folder's files.
 
 A text is first split at added tokens (`Splitter`); the parts between them are tokenized by sentencepiece and mapped to ids by the
 folder's own vocabulary. Results equal those of transformers' classes (`tests/models/test_tokenizers.py`)."""
@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from os import cpu_count
+from pathlib import Path
 from typing import Any
 
-from .folder import NeedsTransformers
-from .tokenizer import SPACE, Ids, Tokenizer, clean_up
+from .folder import ModelNotFound, NeedsTransformers
+from .tokenizer import SPACE, Ids, Tokenizer, clean_up, cleans_up, read_json, text_of
 
 DENORMALIZER, CHARACTER_MAP = 5, 2  # protobuf field numbers: ModelProto.denormalizer_spec, NormalizerSpec.precompiled_charsmap
 SMALL_BATCH = 64  # below this many texts, building the id table and starting sentencepiece's threads costs more than it saves
@@ -55,27 +56,22 @@ class Splitter:
             end = match.end()
         parts.append(text[end:])
         parts = [part for part in parts if part != ""]
-        for i, part in enumerate(parts):
-            if isinstance(part, AddedToken):
-                self._strip_beside(parts, i, part)
+        for i, token in enumerate(parts):
+            if not isinstance(token, AddedToken):
+                continue
+            if token.single_word:  # must not match inside of a word, which is not implemented
+                raise NeedsTransformers("its tokenizer has tokens that are words only by themselves")
+            if token.lstrip and i and isinstance(left := parts[i - 1], str):
+                parts[i - 1] = left.rstrip()
+            if token.rstrip and i + 1 < len(parts) and isinstance(right := parts[i + 1], str):
+                parts[i + 1] = right.lstrip()
         return [part for part in parts if part != ""]
-
-    @staticmethod
-    def _strip_beside(parts: list[Any], i: int, token: AddedToken) -> None:
-        """Strip the text on either side of the added token `parts[i]` as its flags say."""
-        left = parts[i - 1] if i and isinstance(parts[i - 1], str) else ""
-        right = parts[i + 1] if i + 1 < len(parts) and isinstance(parts[i + 1], str) else ""
-        if token.rstrip and right:
-            parts[i + 1] = right.lstrip()
-        if token.lstrip and left:
-            parts[i - 1] = left.rstrip()
-        if token.single_word:  # must not match inside of a word, which is not implemented
-            raise NeedsTransformers("its tokenizer has tokens that are words only by themselves")
 
 
 @dataclass(eq=False, repr=False)
 class SentencePieceTokenizer(Tokenizer):
-    """A sentencepiece model, with a vocabulary that maps its pieces to the model's token ids, and added tokens."""
+    """A sentencepiece model, with a vocabulary that maps its pieces to the model's token ids, and added tokens. M2M100's: a
+    language token such as `__de__` precedes input and output."""
 
     source: Any  # SentencePieceProcessor for inputs
     target: Any  # SentencePieceProcessor for outputs that are encoded
@@ -85,11 +81,11 @@ class SentencePieceTokenizer(Tokenizer):
     unknown_piece: str
     before: Ids  # special tokens before and after an input
     after: Ids
-    output_processor: Any  # SentencePieceProcessor that decodes outputs
     cleans: bool = False  # whether decoded texts are passed to `clean_up`
 
     def __post_init__(self) -> None:
         self._split = Splitter(self.added)
+        self.output_processor = self.source if self.target_vocabulary is self.vocabulary else self.target
         self.unknown = self.vocabulary[self.unknown_piece]
         self._pieces = {token: piece for piece, token in self.target_vocabulary.items()}
         self._pieces |= {token.id: token.content for token in self.added}
@@ -200,7 +196,7 @@ class SentencePieceTokenizer(Tokenizer):
         return None if text == self.unknown_piece else self._special_names.get(text)
 
     def language(self, code: str) -> int | None:
-        return None
+        return self.vocabulary.get(f"__{code}__")
 
 
 def _length_delimited_fields(data: bytes) -> Iterator[tuple[int, bytes]]:
@@ -257,15 +253,95 @@ class MarianTokenizer(SentencePieceTokenizer):
         return str(self.output_processor.IdToPiece(token)) or self.unknown_piece  # as in transformers
 
 
-@dataclass(eq=False, repr=False)
-class M2M100Tokenizer(SentencePieceTokenizer):
-    """M2M100's tokenizer: a language token such as `__de__` precedes input and output. Their ids follow the vocabulary's."""
+# -- from a folder's files -------------------------------------------------------------------------------------------------
 
-    languages: Mapping[str, int] = field(default_factory=dict)  # code -> token id
+M2M100_LANGUAGES = (
+    "af", "am", "ar", "ast", "az", "ba", "be", "bg", "bn", "br", "bs", "ca", "ceb", "cs", "cy", "da", "de", "el", "en",
+    "es", "et", "fa", "ff", "fi", "fr", "fy", "ga", "gd", "gl", "gu", "ha", "he", "hi", "hr", "ht", "hu", "hy", "id", "ig",
+    "ilo", "is", "it", "ja", "jv", "ka", "kk", "km", "kn", "ko", "lb", "lg", "ln", "lo", "lt", "lv", "mg", "mk", "ml", "mn",
+    "mr", "ms", "my", "ne", "nl", "no", "ns", "oc", "or", "pa", "pl", "ps", "pt", "ro", "ru", "sd", "si", "sk", "sl", "so",
+    "sq", "sr", "ss", "su", "sv", "sw", "ta", "th", "tl", "tn", "tr", "uk", "ur", "uz", "vi", "wo", "xh", "yi", "yo", "zh",
+    "zu",
+)  # fmt: skip
+WMT21_LANGUAGES = ("en", "ha", "is", "ja", "cs", "ru", "zh", "de")
+SPECIAL_TOKEN_SETTINGS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
-    def language(self, code: str) -> int | None:
-        return self.languages.get(code)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._pieces |= {token: f"__{code}__" for code, token in self.languages.items()}
+def marian_tokenizer(folder: Path, config: Mapping[str, Any]) -> MarianTokenizer:
+    """The tokenizer of a Marian folder: source.spm, target.spm, vocab.json."""
+    separate = bool(config.get("separate_vocabs", False))
+    vocabulary = read_json(folder / "vocab.json")
+    target_vocabulary = read_json(folder / "target_vocab.json") if separate else vocabulary
+    named = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
+    added = added_tokens(folder, config, vocabulary, named)
+    source, target = load_spm(folder / "source.spm", config), load_spm(folder / "target.spm", config)
+    eos, unknown = (text_of({**named, **config}[name]) for name in ("eos_token", "unk_token"))
+    after = [next(token.id for token in added if token.content == eos)]
+    return MarianTokenizer(source, target, vocabulary, target_vocabulary, added, unknown, [], after, cleans_up(config))
+
+
+def m2m100_tokenizer(folder: Path, config: Mapping[str, Any], source_lang: str | None) -> SentencePieceTokenizer:
+    """The tokenizer of an M2M100 folder: sentencepiece.bpe.model, vocab.json; the ids of languages follow the vocabulary's."""
+    vocabulary = read_json(folder / "vocab.json")
+    codes = WMT21_LANGUAGES if config.get("language_codes") == "wmt21" else M2M100_LANGUAGES
+    vocabulary |= {f"__{code}__": token for token, code in enumerate(codes, len(vocabulary))}
+    named = {"bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    added = added_tokens(folder, config, vocabulary, named)
+    source_code = source_lang or config.get("src_lang") or "en"
+    if source_code not in codes:
+        raise ModelNotFound(f"unknown source language {source_code!r}")
+    eos, unknown = (text_of(config.get(name) or named[name]) for name in ("eos_token", "unk_token"))
+    after = [next(token.id for token in added if token.content == eos)]
+    model, before = load_spm(folder / "sentencepiece.bpe.model", config), [vocabulary[f"__{source_code}__"]]
+    return SentencePieceTokenizer(model, model, vocabulary, vocabulary, added, unknown, before, after, cleans_up(config))
+
+
+def added_tokens(
+    folder: Path, config: Mapping[str, Any], vocabulary: Mapping[str, int], named: Mapping[str, str]
+) -> list[AddedToken]:
+    """The added tokens in the folder's files, then all other special tokens (`named`: defaults), numbered as by transformers."""
+    settings: dict[str, Any] = {**named, **{name: value for name, value in config.items() if value is not None}}
+    added: dict[str, AddedToken] = {}
+    if "added_tokens_decoder" in config:
+        for token, entry in config["added_tokens_decoder"].items():
+            added[entry["content"]] = _added(entry, int(token))
+    else:
+        if (folder / "special_tokens_map.json").is_file():
+            settings.update(read_json(folder / "special_tokens_map.json"))
+        if (folder / "added_tokens.json").is_file():
+            raise NeedsTransformers("its tokenizer has an added_tokens.json")
+    extra = settings.get("extra_special_tokens") or settings.get("additional_special_tokens") or []
+    special = [settings[name] for name in SPECIAL_TOKEN_SETTINGS if settings.get(name)]
+    special += list(extra.values()) if isinstance(extra, dict) else list(extra)
+    names = {text_of(token) for token in special}
+    added = {name: replace(token, special=token.special or name in names) for name, token in added.items()}
+    next_id = len({*vocabulary, *added})
+    for token in special:
+        name = text_of(token)
+        if name and name not in added:
+            entry = token if isinstance(token, dict) else {"content": name}
+            token_id = vocabulary.get(name)
+            if token_id is None:
+                token_id, next_id = next_id, next_id + 1
+            added[name] = _added({**entry, "special": True}, token_id)
+    return list(added.values())
+
+
+def _added(entry: Mapping[str, Any], token: int) -> AddedToken:
+    """The added token with this id that an entry of a config describes."""
+    flags = {name: bool(entry.get(name, False)) for name in ("special", "lstrip", "rstrip", "single_word")}
+    return AddedToken(entry["content"], token, **flags)
+
+
+def load_spm(path: Path, config: Mapping[str, Any]) -> Any:
+    """The sentencepiece model in a file. ModelNotFound if it is missing or damaged."""
+    from sentencepiece import SentencePieceProcessor
+
+    if config.get("sp_model_kwargs"):
+        raise NeedsTransformers("its tokenizer asks for sampling")
+    if not path.is_file():
+        raise ModelNotFound(f"its tokenizer lacks {path.name}")
+    try:
+        return SentencePieceProcessor(model_file=str(path))
+    except Exception as error:  # sentencepiece raises several types
+        raise ModelNotFound(f"{path.name} is damaged") from error

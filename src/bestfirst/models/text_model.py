@@ -141,10 +141,14 @@ class TextModel(Model):
         return self.texts_of([(source, tokens)])[0]
 
     def texts_of(self, outputs: Sequence[tuple[Any, Sequence[int]]]) -> list[str | None]:
-        """`text` for many (source, tokens) pairs at once."""
+        """`text` for many (source, tokens) pairs at once. A forced prefix is part of it."""
         if self.text_tokenizer is None:
             return [None] * len(outputs)
-        return [*self.text_tokenizer.decode_batch([[*_shown_prompt(source), *tokens] for source, tokens in outputs])]
+        batch = [
+            [*source.tokens[len(source.tokens) - source.shown :], *tokens] if isinstance(source, Prompt) else tokens
+            for source, tokens in outputs
+        ]
+        return [*self.text_tokenizer.decode_batch(batch)]
 
     def piece(self, token: int) -> str | None:
         return None if self.text_tokenizer is None else self.text_tokenizer.piece(token)
@@ -164,8 +168,3 @@ class TextModel(Model):
 
     def start(self, source: Any) -> Any:
         return self.read(source).payload if self.cached is None else self.cached.start(source)
-
-
-def _shown_prompt(source: Any) -> Sequence[int]:
-    """The prompt tokens that are part of the output text: the forced prefix."""
-    return source.tokens[len(source.tokens) - source.shown :] if isinstance(source, Prompt) else ()

@@ -347,8 +347,7 @@ class TransformersTokenizer(Tokenizer):
             tokens = [AddedToken(t.content, n, n in special, t.lstrip, t.rstrip) for n, t in added.items()]
             vocabulary: Any = its.encoder
             target: Any = its.target_encoder if its.separate_vocabs else vocabulary
-            output_processor = its.spm_target if its.separate_vocabs else its.spm_source
             parts = (its.spm_source, its.spm_target, vocabulary, target, tokens, str(its.unk_token))
             cleaning = bool(its.clean_up_tokenization_spaces)
-            self._fast_marian = state, MarianTokenizer(*parts, [], [its.eos_token_id], output_processor, cleaning)
+            self._fast_marian = state, MarianTokenizer(*parts, [], [its.eos_token_id], cleaning)
         return self._fast_marian[1]

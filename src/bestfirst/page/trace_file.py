@@ -45,7 +45,7 @@ def read(path: str | Path) -> TraceFile:
 def read_lines(lines: Iterable[str], name: str) -> TraceFile:
     """As `read`, from an iterable of lines; `name` stands for the file in the messages."""
     problems: list[str] = []
-    searches = _by_input(_valid_events(_parse(lines, name, problems), name, problems))
+    searches = _by_input(_events(lines, name, problems))
     for label, of_input in searches.items():
         if not problems and any(events[-1]["event"] not in ("result", "text") for events in of_input):
             of = "" if label is None else f" of line {label}" if isinstance(label, int) else f" of {label}"
@@ -104,9 +104,11 @@ def _searches(recorded: Events) -> list[Events]:
     return searches
 
 
-def _parse(lines: Iterable[str], name: str, problems: list[str]) -> Iterator[tuple[int, Any]]:
-    """Yields the JSON values of a file with their line numbers; another version and lines that are not JSON go to `problems`."""
+def _events(lines: Iterable[str], name: str, problems: list[str]) -> Iterator[dict[str, Any]]:
+    """Yields the valid events of a file. Unknown kinds of events are skipped, as of a newer version; another version, lines that
+    are not JSON and other values go to `problems`."""
     lost: list[int] = []
+    bad: list[int] = []
     number = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -120,12 +122,19 @@ def _parse(lines: Iterable[str], name: str, problems: list[str]) -> Iterator[tup
         version = value.get("version") if header else None
         if (header or number == 1) and version != VERSION and not any("version" in problem for problem in problems):
             problems.append(_other_version(name, version))
-        if not header:
-            yield number, value
+        kind = value.get("event") if isinstance(value, dict) else None
+        if header or (isinstance(kind, str) and kind not in FIELDS):
+            continue
+        if isinstance(kind, str) and _has_types(value, FIELDS[kind]):
+            yield value
+        else:
+            bad.append(number)
     if lost and lost == [number]:
         problems.append(f"{name} ends in the middle of line {number}; what is before it is shown")
     elif lost:
         problems.append(f"{len(lost)} lines of {name} are no JSON, the first is line {lost[0]}; the others are shown")
+    if bad:
+        problems.append(f"{len(bad)} lines of {name} are no events of a search, the first is line {bad[0]}; the others are shown")
 
 
 def _other_version(name: str, version: Any) -> str:
@@ -134,22 +143,6 @@ def _other_version(name: str, version: Any) -> str:
     if isinstance(version, int) and version > VERSION:
         return f"{name} has format version {version}, newer than {VERSION}, which this bestfirst knows; what it knows is shown"
     return f"{name} has the unknown format version {version!r}; what can be read is shown"
-
-
-def _valid_events(objects: Iterable[tuple[int, Any]], name: str, problems: list[str]) -> Iterator[dict[str, Any]]:
-    """Yields the valid events. Unknown kinds of events are skipped, as of a newer version; other values go to `problems`."""
-    bad: list[int] = []
-    for number, value in objects:
-        kind = value.get("event") if isinstance(value, dict) else None
-        fields = FIELDS.get(kind) if isinstance(kind, str) else None
-        if fields is None and isinstance(kind, str):
-            continue
-        if fields is None or not _has_types(value, fields):
-            bad.append(number)
-        else:
-            yield value
-    if bad:
-        problems.append(f"{len(bad)} lines of {name} are no events of a search, the first is line {bad[0]}; the others are shown")
 
 
 def _has_types(event: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from .level import LevelSearch
 from .policy import ROUNDING, TOLERANCE, BrokenLaw, exceeds
 from .result import Answer, Result, Status
 from .score import Score
-from .search import Search, certified
+from .search import Search, WholeLevels
 from .step import StepSearch
 from .stops import Answered, Exhausted, LevelStop, NeverStop, OptimalStop, Patience, Stop, TopFinished, Unreachable
 from .strict import StrictSearch
@@ -42,6 +42,6 @@ __all__ = [
     "BestScore", "BrokenLaw", "Context", "Exhausted", "Finished", "Groups", "Heuristic", "Hypothesis", "Key", "LevelSearch",
     "LevelStop", "NeverStop", "OptimalStop", "Order", "Patience", "RecordedSearch", "Result", "Score", "Search",
     "ShortestFirst", "Status", "StepSearch", "Stop", "Strategy", "StrictSearch", "Successors", "TopFinished", "Trace",
-    "Unreachable", "a_star", "a_star_beam", "beam", "best_first", "best_first_beam", "breadth_first", "by_method",
-    "certified", "check_settings", "exceeds", "greedy",
+    "Unreachable", "WholeLevels", "a_star", "a_star_beam", "beam", "best_first", "best_first_beam", "breadth_first",
+    "by_method", "check_settings", "exceeds", "greedy",
 ]  # fmt: skip

@@ -13,15 +13,16 @@ falls off are discarded. `docs/algorithm.md` has the proof; `tests/search/` has 
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from math import inf
 
-from .agenda import Beam
+from .agenda import Beam, by_key
 from .hypothesis import Hypothesis, Key, Successors
 from .policy import TOLERANCE, BrokenLaw, clamp_rounding
 from .result import Answer, Result
 from .search_tree import SearchTree
+from .stops import Answered
 
 NOWHERE: Key = (inf, inf, ())  # after every other key
 
@@ -253,13 +254,12 @@ class AnyOrderSearch(SearchTree):
     def _certificate(self) -> Iterator[Hypothesis]:
         """The closed hypotheses that any exact search has to score (docs/algorithm.md, "What a call is")."""
         closed = (y for beam in self.agenda.beams for y in beam.members if y.successors is not None)
-        return (y for y in closed if self._hopeless(y) is None and not self.strategy.stop(self, self._with_final_key(y)))
-
-    def _with_final_key(self, y: Hypothesis) -> Hypothesis:
-        """`y`, with its sort key by what it can attain, if the order is by that."""
-        if self.policy.by_attainable:
-            y.key = (-self._attainable(y)[0], y.length, y.tokens)
-        return y
+        for y in closed:
+            if self._hopeless(y) is None:
+                if self.policy.by_attainable:
+                    y.key = (-self._attainable(y)[0], y.length, y.tokens)
+                if not self.strategy.stop(self, y):
+                    yield y
 
     def best_unfinished(self, length: int) -> Hypothesis:
         """The first unfinished member of this length: level by level, no other has or can reach a better score."""
@@ -270,18 +270,23 @@ class AnyOrderSearch(SearchTree):
         """Whether the first member of some beam is finished (for `strategies.FirstFinished`)."""
         return any(beam.members and beam.members[0].finished for beam in self.agenda.beams)
 
+    def certified(self) -> list[Answer]:
+        if not (self.strategy.any_order and self.policy.guaranteed and isinstance(self.strategy.stop, Answered)):
+            return []
+        y = self.needed()
+        if self.out_of_budget:
+            return []
+        last = self.n if y is None else min(self.n, bisect_left(self.answers, y.key, key=by_key))
+        return [Answer.of(answer) for answer in self.answers[:last]]
+
     def result(self) -> Result:
-        answers = self._counted()[: self.n]
+        counted = getattr(self.strategy.stop, "counted", None)  # answers that the stopping rule counts, if not all
+        answers = self.answers[: self.n] if counted is None else list(counted(self))[: self.n]
         broken = bool(self.evicted) or self.out_of_budget or self.short_of_children
         result = self.make_result([Answer.of(y) for y in answers], self.root if answers else self._best_partial(), broken)
         if self.trace is not None:
             self.trace.result(result, answers, None if self._scored_in_order else [*self._certificate()])
         return result
-
-    def _counted(self) -> list[Hypothesis]:
-        """The answers, without those that the stopping rule does not count."""
-        counted = getattr(self.strategy.stop, "counted", None)
-        return self.answers if counted is None else list(counted(self))
 
     def dismantle(self) -> None:
         stack = [self.root]

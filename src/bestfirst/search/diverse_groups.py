@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from .any_order import AnyOrderSearch
 from .hypothesis import Hypothesis, Successors
 from .result import Answer, Result
+from .search import WholeLevels
 
 
-class Groups:
+class Groups(WholeLevels):
     """Diverse beam search (Vijayakumar et al. 2018) with the Hamming penalty, level by level.
 
     A token costs `penalty` for each unfinished hypothesis of an earlier group that ends in it at this length, as in Hugging
@@ -19,46 +20,35 @@ class Groups:
     """
 
     def __init__(self, searches: Sequence[AnyOrderSearch], penalty: float, n: int, max_calls: int | None = None) -> None:
-        self.searches = searches
+        super().__init__(searches)
         self.penalty = penalty
         self.n = n
         self.max_calls = max_calls
-        self.root = searches[0].root  # scored once, for all groups
-        self.rows = 0
-        self.whole_levels = True
-        self.level_rows = sum(search.level_rows for search in searches)
         self.width = sum(search.width for search in searches)
         self.out_of_budget = False
-        self._level: list[list[Hypothesis]] = [[self.root]]  # by group, the hypotheses of the current level
-        self._scored: dict[Hypothesis, Successors] = {}
+        self._groups = [[root] for root in self.roots]  # the current level; the first root is scored for all
 
     def frontier(self, m: int) -> list[Hypothesis]:
         """Up to `m` hypotheses of the current level that are not scored yet; empty when every group is done."""
-        unscored = [y for group in self._level for y in group if y not in self._scored]
+        unscored = super().frontier(m)
         if self.max_calls is not None:
             self.out_of_budget = self.rows >= self.max_calls and bool(unscored)
-            m = min(m, self.max_calls - self.rows)
-        return unscored[:m]
+            unscored = unscored[: self.max_calls - self.rows]
+        return unscored
 
-    def commit(self, y: Hypothesis, successors: Successors) -> None:
-        """Keep the successors of `y`; after the last of a level, let all groups push their children, one after the other."""
-        self._scored[y] = successors
-        self.rows += 1
-        if len(self._scored) < sum(len(group) for group in self._level):
-            return
+    def _next_level(self, scored: dict[Hypothesis, Successors]) -> list[Hypothesis]:
+        """Let all groups push their children, one after the other."""
         chosen: Counter[int] = Counter()
-        for i, search in enumerate(self.searches):
-            if y is self.root:
-                search.root.state = y.state
-                search.commit(search.root, self._penalised(chosen, successors))
-            else:
-                for z in self._level[i]:
-                    search.commit(z, self._penalised(chosen, self._scored[z]))
-            beams = search.agenda.beams
-            if len(beams) > y.length + 1:
-                chosen.update(z.token for z in beams[y.length + 1].members if not z.finished)
-        self._level = [search.frontier(int(search.strategy.k)) for search in self.searches]
-        self._scored = {}
+        length = self._level[0].length + 1
+        for search, group in zip(self.searches, self._groups, strict=True):
+            for y in group:
+                known = y if y.parent is not None else self.root
+                y.state = known.state
+                search.commit(y, self._penalised(chosen, scored[known]))
+            if len(search.agenda.beams) > length:
+                chosen.update(z.token for z in search.agenda.beams[length].members if not z.finished)
+        self._groups = [search.frontier(int(search.strategy.k)) for search in self.searches]
+        return [y for group in self._groups for y in group]
 
     def _penalised(self, chosen: Counter[int], successors: Successors) -> Successors:
         """The successors with the penalty for the tokens that earlier groups have `chosen`, and how often."""
@@ -88,7 +78,3 @@ class Groups:
             status="budget" if self.out_of_budget else "complete" if answers else "incomplete",
             partial=None if answers else parts[0].partial,
         )
-
-    def dismantle(self) -> None:
-        for search in self.searches:
-            search.dismantle()

@@ -4,13 +4,13 @@ with their settings and costs. `BrokenLaw`: the error for a score or model that 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from math import inf
 from numbers import Real
 from typing import TYPE_CHECKING
 
 from .hypothesis import Context, Hypothesis, Successors
 from .result import Answer, Result
+from .search import Search
 from .stops import Answered, Exhausted
 from .table_1 import Strategy, check_settings
 
@@ -51,58 +51,45 @@ class BrokenLaw(ValueError):
         )
 
 
-@dataclass(frozen=True)
 class Policy:
-    """Decisions of a search that follow from its strategy, score and settings."""
+    """Decisions of a search that follow from its strategy, score and settings; `traced`: the search records a trace."""
 
-    keep: bool  # does a finished hypothesis hold a slot on every later beam?
-    rank_by_value: bool  # do beams rank by value (else by score plus heuristic)?
-    guaranteed: bool  # do the score's laws, where the order needs them, guarantee beam search's result?
-    relies_on_bound: bool  # would a child above its parent's bound make the result wrong? Then it raises BrokenLaw
-    strict_values: bool  # would two values with one score make the result wrong? Then they raise BrokenLaw
-    prunes: bool  # are hopeless hypotheses not scored (Theorem 4.4)?
-    by_attainable: bool  # is the agenda ordered by attainable scores (else by bounds)?
-    one_by_one: bool  # must hypotheses be scored strictly in order, none ahead of its turn?
-    whole_levels: bool  # are all hypotheses of a frontier certain to be needed?
-    by_score: bool  # must children be put in order of score and token? Two values may have one score, and beams rank by it
-    lazy: bool  # are children created one by one, as their cursors reach the front (else all at once)?
-
-    @classmethod
-    def of(cls, strategy: Strategy, score: Score, max_calls: int | None = None, traced: bool = False) -> Policy:
-        """The policy for this strategy and score; `traced`: the search records a trace."""
-        order = strategy.order
-        keep = strategy.finished == "keep"
-        rank_by_value = not keep and strategy.heuristic is None
-        guaranteed = not order.relies_on_bound or score.exact(strategy.finished)
-        relies_on_bound = order.relies_on_bound and guaranteed
-        best_first = order.relies_on_bound and not strategy.level_by_level
-        # A search that may be cut off, or that has no guarantee, returns what the paper's strict order returns.
-        one_by_one = not strategy.any_order or not guaranteed or max_calls is not None
-        # A trace shows all waiting children, so they are created at once, unless their number has no limit.
-        eager = traced and strategy.k < inf and max_calls is None
-        # Where scores never rise, Hugging Face's own stop is a stop by bounds, too.
+    def __init__(self, strategy: Strategy, score: Score, max_calls: int | None = None, traced: bool = False) -> None:
+        order, level_by_level = strategy.order, strategy.level_by_level
+        # Does a finished hypothesis hold a slot on every later beam?
+        self.keep = strategy.finished == "keep"
+        # Do beams rank by value (else by score plus heuristic)?
+        self.rank_by_value = not self.keep and strategy.heuristic is None
+        # Do the score's laws, where the order needs them, guarantee beam search's result?
+        self.guaranteed = not order.relies_on_bound or score.exact(strategy.finished)
+        # Would a child above its parent's bound make the result wrong? Then it raises BrokenLaw.
+        self.relies_on_bound = order.relies_on_bound and self.guaranteed
+        # Would two values with one score make the result wrong? Then they raise BrokenLaw.
+        self.strict_values = self.relies_on_bound and self.keep and not score.monotonic
+        # Are hopeless hypotheses not scored (Theorem 4.4)? In an order that bounds do not justify, Algorithm 2's own counts of
+        # pops allow that under `keep`.
+        self.prunes = (order.relies_on_bound and self.guaranteed) or (order.depends_on_past and self.keep)
+        # Is the agenda ordered by attainable scores (else by bounds)? Where scores never rise, Hugging Face's own stop is a stop
+        # by bounds, too.
+        best_first = order.relies_on_bound and not level_by_level
         stops_by_bounds = isinstance(strategy.stop, Answered) or (score.monotonic and strategy.any_order)
-        by_score = keep and strategy.heuristic is None and not score.strict
-        # Level by level every stop but `Exhausted` looks at whole levels, so their members must exist.
-        exhaustive = strategy.level_by_level and strategy.k == inf and isinstance(strategy.stop, Exhausted)
-        return cls(
-            keep=keep,
-            rank_by_value=rank_by_value,
-            guaranteed=guaranteed,
-            relies_on_bound=relies_on_bound,
-            strict_values=relies_on_bound and keep and not score.monotonic,
-            # In an order that bounds do not justify, Algorithm 2's own counts of pops allow the prune under `keep`.
-            prunes=(order.relies_on_bound and guaranteed) or (order.depends_on_past and keep),
-            by_attainable=best_first and guaranteed and not score.value_only and stops_by_bounds,
-            one_by_one=one_by_one,
-            whole_levels=not one_by_one and not order.relies_on_bound,
-            by_score=by_score,
-            lazy=(best_first and guaranteed and strategy.any_order and not eager and not by_score)
-            or (exhaustive and rank_by_value),
-        )
+        self.by_attainable = best_first and self.guaranteed and not score.value_only and stops_by_bounds
+        # Must hypotheses be scored strictly in order, none ahead of its turn? A search that may be cut off, or that has no
+        # guarantee, returns what the paper's strict order returns.
+        self.one_by_one = not strategy.any_order or not self.guaranteed or max_calls is not None
+        # Are all hypotheses of a frontier certain to be needed?
+        self.whole_levels = not self.one_by_one and not order.relies_on_bound
+        # Must children be put in order of score and token? Two values may have one score, and beams rank by it.
+        self.by_score = self.keep and strategy.heuristic is None and not score.strict
+        # Are children created one by one, as their cursors reach the front (else all at once)? A trace shows all waiting
+        # children, unless their number has no limit. Level by level every stop but `Exhausted` looks at whole levels.
+        eager = self.by_score or (traced and strategy.k < inf and max_calls is None)
+        exhaustive = level_by_level and strategy.k == inf and isinstance(strategy.stop, Exhausted)
+        by_bounds = best_first and self.guaranteed and strategy.any_order
+        self.lazy = (by_bounds and not eager) or (exhaustive and self.rank_by_value)
 
 
-class BaseSearch:
+class BaseSearch(Search):
     """Base class of the searches of one input: what was asked for, and what the search has cost so far."""
 
     calls = 0  # hypotheses that had to be scored: the paper's metric
@@ -124,7 +111,7 @@ class BaseSearch:
         self.strategy, self.score, self.context, self.n = strategy, score, context, n
         self.eos = frozenset(eos)
         self.complete = context.n_max if accept_truncated else None  # the length at which a hypothesis is finished without EOS
-        self.policy = Policy.of(strategy, score, max_calls, traced)
+        self.policy = Policy(strategy, score, max_calls, traced)
         self.whole_levels = self.policy.whole_levels
         self.level_rows = int(min(strategy.k, 1024))
         self.width = strategy.k + len(self.eos)

@@ -146,34 +146,23 @@ class RequiredWordsSearch(BaseSearch):
 
     def _advance(self) -> None:
         """Pop and push up to the next hypothesis that is needed and not scored; or to the next level."""
-        if self.whole_levels:
-            while self._queue and not self._needed and not self._is_over():
-                self._needed = self._next_level()
-            if self._is_over():
-                self._needed = []
-            return
-        while self._queue and len(self._answers) < self.n:
+        while self._queue and not self._needed and not self._is_over():
             y = heapq.heappop(self._queue)[1]
-            if not self._enters(y):
-                continue
-            if y.successors is None:
-                self._needed = [y]
-                return
-            self._push_children(y)
-
-    def _next_level(self) -> list[Hypothesis]:
-        """Those of the next length that have a place on their beam and are to be scored."""
-        length, level = self._queue[0][1].length, []
-        while self._queue and self._queue[0][1].length == length:
-            y = heapq.heappop(self._queue)[1]
-            if self._enters(y):
-                level.append(y)
-        return level
+            turn = [y]
+            while self.whole_levels and self._queue and self._queue[0][1].length == y.length:
+                turn.append(heapq.heappop(self._queue)[1])
+            for y in filter(self._enters, turn):
+                if y.successors is None:
+                    self._needed.append(y)
+                else:
+                    self._push_children(y)
+        if self.whole_levels and self._is_over():
+            self._needed = []
 
     def _is_over(self) -> bool:
-        """Level by level, whether n answers are certain: they precede all that a queued or needed hypothesis could become."""
-        if len(self._answers) < self.n:
-            return False
+        """Whether n answers are certain. Level by level: they precede all that a queued or needed hypothesis could become."""
+        if len(self._answers) < self.n or not self.whole_levels:
+            return len(self._answers) >= self.n
         last = self._best_answers()[-1].worth
         open_ = [y for _, y in self._queue] + self._needed
         return all((y.worth if y.finished else y.bound) < last for y in open_)

@@ -1,4 +1,4 @@
-"""Search: the protocol that an engine drives, and the implementations. `Score.search` chooses which one runs.
+"""Search: what an engine drives, and the implementations. `Score.search` chooses which one runs.
 
 All give the same answers and scores; `StepSearch` and `LevelSearch` may save calls that the last two make
 (`tests/search/test_equal_searches.py`, `test_step.py`, `test_level.py`):
@@ -17,16 +17,12 @@ must contain given words; `Decoding.search` starts it.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from dataclasses import replace
-from typing import Protocol
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
 
-from .agenda import by_key
-from .any_order import AnyOrderSearch
 from .hypothesis import Hypothesis, Successors
 from .result import Answer, Result
-from .stops import Answered
-from .strict import StrictSearch
 
 
 class Search(Protocol):
@@ -39,39 +35,73 @@ class Search(Protocol):
     rows: int  # hypotheses scored so far, speculation included
     whole_levels: bool  # whether all hypotheses of a frontier are certain to be needed
     level_rows: int  # the most hypotheses of one length that there may be to score
+    width: float
+    """How many successors of a hypothesis can matter: k plus one for each EOS; infinite where nothing is pruned."""
 
     @property
-    def width(self) -> float:
-        """How many successors of a hypothesis can matter: k plus one for each EOS; infinite where nothing is pruned."""
+    def roots(self) -> list[Hypothesis]:
+        """The roots of the trees that are searched."""
+        return [self.root]
 
+    @abstractmethod
     def frontier(self, m: int) -> list[Hypothesis]:
         """Up to `m` hypotheses to score now, the needed one first. Empty when the search is over."""
 
+    @abstractmethod
     def commit(self, y: Hypothesis, successors: Successors) -> None:
         """Take the model's successors of `y`, a hypothesis of a frontier."""
 
+    def certified(self) -> list[Answer]:
+        """The answers, best first, that are certain to be the first of the result: for streaming them before the rest is known.
+
+        They precede every open hypothesis, so a search for only that many would stop here (`Answered`). The list is empty level
+        by level, under another stop (for `StepSearch`, until the end), without a guarantee, and for all searches that do not
+        say otherwise. Call it between two steps. Tested by `tests/search/test_certified.py`.
+        """
+        return []
+
+    @abstractmethod
     def result(self) -> Result:
         """The answers so far; final once the frontier is empty."""
 
+    @abstractmethod
     def dismantle(self) -> None:
         """Break reference cycles, so that memory is freed at once. The search cannot go on."""
 
 
-def certified(search: Search) -> list[Answer]:
-    """The answers, best first, that are certain to be the first of the result: for streaming them before the rest is known.
+class WholeLevels(Search):
+    """Searches of one input that get a level at a time: successors are kept until those of the whole level are known."""
 
-    They precede every open hypothesis, so a search for only that many would stop here (`Answered`). The list is empty level by
-    level, under another stop (for `StepSearch`, until the end), without a guarantee, and for `Groups` and `RequiredWordsSearch`.
-    Call it between two steps. Tested by `tests/search/test_certified.py`.
-    """
-    if isinstance(search, StrictSearch):
-        return [replace(answer) for answer in search.answers]
-    if not isinstance(search, AnyOrderSearch):
-        return []
-    if not (search.strategy.any_order and search.policy.guaranteed and isinstance(search.strategy.stop, Answered)):
-        return []
-    y = search.needed()
-    if search.out_of_budget:
-        return []
-    last = search.n if y is None else min(search.n, bisect_left(search.answers, y.key, key=by_key))
-    return [Answer.of(answer) for answer in search.answers[:last]]
+    whole_levels = True
+
+    def __init__(self, searches: Sequence[Any]) -> None:
+        self.searches = searches
+        self.root = searches[0].root
+        self.rows = 0
+        self.level_rows = sum(search.level_rows for search in searches)
+        self._level: list[Hypothesis] = [self.root]
+        self._scored: dict[Hypothesis, Successors] = {}
+
+    @property
+    def roots(self) -> list[Hypothesis]:
+        return [search.root for search in self.searches]
+
+    def frontier(self, m: int) -> list[Hypothesis]:
+        """Up to `m` hypotheses of the current level that are not scored yet; empty when the search is over."""
+        return [y for y in self._level if y not in self._scored][:m]
+
+    def commit(self, y: Hypothesis, successors: Successors) -> None:
+        """Keep the successors of `y`; after the last of a level, go on to the next level."""
+        self._scored[y] = successors
+        self.rows += 1
+        if len(self._scored) == len(self._level):
+            self._level = self._next_level(self._scored)
+            self._scored = {}
+
+    @abstractmethod
+    def _next_level(self, scored: dict[Hypothesis, Successors]) -> list[Hypothesis]:
+        """Commit a level with its successors to the searches, and return the next."""
+
+    def dismantle(self) -> None:
+        for search in self.searches:
+            search.dismantle()

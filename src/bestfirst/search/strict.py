@@ -13,6 +13,7 @@ to score ahead, the search continues on a copy of the queue and the counts, as i
 
 from __future__ import annotations
 
+from dataclasses import replace
 from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Any
@@ -192,6 +193,9 @@ class StrictSearch(BaseSearch):
         return not self.keep and len(members) > self.n_max
 
     # -- the result ----------------------------------------------------------------------------------------------------------
+
+    def certified(self) -> list[Answer]:
+        return [replace(answer) for answer in self.answers]
 
     def result(self) -> Result:
         return self.make_result(self.answers, self._deepest)
