@@ -163,6 +163,10 @@ def test_explain_reports_where_and_why_an_output_was_lost_and_the_smallest_beam(
     assert explained["steps"][explained["lost"] - 1]["rank"] == explained["rank"] > 2
 
 
+def test_explain_names_a_token_of_a_space_in_words_as_in_the_table(call):
+    assert "'qq' left the beam at length 1, with '␣': rank " in call("explain", TEXT, "--want", "qq", "--max-beam", 1).out
+
+
 def test_explain_of_an_answer_and_of_a_runner_up(call):
     assert (
         "'Where is the station?' is the answer." in call("explain", "Wo ist der Bahnhof?", "--want", "Where is the station?").out
