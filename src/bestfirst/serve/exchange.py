@@ -166,7 +166,8 @@ def _explain_fields(errors: Sequence[Mapping[str, Any]]) -> str:
     elif place == "score":
         what = SCORE
     elif place.partition(".")[0] == "allowed":
-        what = ALLOWED
+        inside = [each for each in errors if len(each["loc"]) > 3 and each["type"] not in ("missing", "extra_forbidden")]
+        what = ".".join(("allowed", *map(str, inside[0]["loc"][3:]))) + f": {_message(inside[0])}" if inside else ALLOWED
     elif place in ("temperature", "top_p"):
         what = f"{place}: outputs are searched for, not sampled; leave it out, got {_quoted(error.get('input'))}"
     else:
