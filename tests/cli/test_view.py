@@ -163,7 +163,8 @@ def test_explain_reports_where_and_why_an_output_was_lost_and_the_smallest_beam(
     assert explained["steps"][explained["lost"] - 1]["rank"] == explained["rank"] > 2
 
 
-def test_explain_names_a_token_of_a_space_in_words_as_in_the_table(call):
+def test_a_token_of_a_space_is_named_in_the_tree_in_the_table_and_in_words(call):
+    assert "└── ● ␣ -0.03\n" in call("view", "--text", "Ja.").out
     assert "'qq' left the beam at length 1, with '␣': rank " in call("explain", TEXT, "--want", "qq", "--max-beam", 1).out
 
 
