@@ -72,6 +72,9 @@ def test_one_line_of_a_translations_trace_can_be_viewed(call, tmp_path):
     missing = call("view", "--trace", trace, "--line", 3)
     assert only_line(missing.stderr) == f"there is no search of line 3 in '{trace}'; there is: 1, 2"
     assert missing.code == 2
+    trace.write_text(call("view", "--json", "Ja.").out, encoding="utf-8")
+    unnumbered = call("view", "--trace", trace, "--line", 2)
+    assert only_line(unnumbered.stderr).endswith("; it is of a text, not of lines; leave out --line")
 
 
 def test_damaged_and_older_traces_are_reported_and_still_shown(call, tmp_path):
