@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -82,7 +83,7 @@ class Journal:
         """Open or create the file, and lock it. BlockingIOError if another process has it open."""
         self.path = path
         while True:
-            self._file: BinaryIO = open(path, "a+b")  # noqa: SIM115
+            self._file = FileIO(path, "a+")  # unbuffered: after an append that failed, closing has nothing to write
             try:
                 lock(self._file)
                 if os.path.samestat(os.fstat(self._file.fileno()), os.stat(path)):
@@ -107,14 +108,16 @@ class Journal:
 
     def lines(self) -> Iterator[bytes]:
         """All complete lines, each with its line feed."""
-        self._file.seek(0)
-        yield from (line for line in self._file if line.endswith(b"\n"))
+        with open(self._file.fileno(), "rb", closefd=False) as reader:
+            reader.seek(0)
+            yield from (line for line in reader if line.endswith(b"\n"))
 
     def append(self, line: bytes, sync: bool = True) -> None:
         """Append a line, which includes its line feed, and fsync unless `sync=False`."""
         os.ftruncate(self._file.fileno(), self.end)
-        self._file.write(line)
-        self._file.flush()
+        written = 0
+        while written < len(line):
+            written += self._file.write(line[written:]) or 0
         self.end += len(line)
         if sync:
             os.fsync(self._file.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import signal
 import time
@@ -9,6 +10,8 @@ import time
 import pytest
 
 from bench.conftest import ENGLISH, GERMAN, call
+from bestfirst.cli.console import CommandError
+from bestfirst_bench.cli.measured_work import read_lines
 from cli.process import only_line, running
 from cli.process import run as run_process
 
@@ -116,6 +119,7 @@ def test_lines_that_cannot_be_decoded_are_reported_and_the_others_decoded(tmp_pa
         ([GERMAN, "missing.en"], "cannot read 'missing.en': No such file or directory"),
         (["missing.de", ENGLISH], "cannot read 'missing.de': No such file or directory"),
         ([GERMAN, __file__], "each needs its translation"),
+        (["talks.jsonl"], "'talks.jsonl': a text is needed, one sentence a line, not records"),
         ([GERMAN, "--model", "/no/such/folder"], "no model folder at '/no/such/folder'"),
         ([GERMAN, "--strategy", "beem"], "unknown strategy 'beem'; choose from greedy, beam,"),
         ([GERMAN, "--score", "bleu"], "unknown score 'bleu'"),
@@ -139,6 +143,14 @@ def test_usage_errors_are_reported_in_one_line(arguments, said, capsys, tmp_path
     assert call("bench", "run", *arguments) == 2
     assert said in only_line(capsys.readouterr().err)
     assert GERMAN.read_bytes() == before
+
+
+def test_a_compressed_text_is_read(tmp_path):
+    (tmp_path / "text.gz").write_bytes(gzip.compress(GERMAN.read_bytes()))
+    assert read_lines(tmp_path / "text.gz") == read_lines(GERMAN)
+    (tmp_path / "text.gz").write_bytes(GERMAN.read_bytes())
+    with pytest.raises(CommandError, match="Not a gzipped file"):
+        read_lines(tmp_path / "text.gz")
 
 
 def test_rows_of_another_model_are_refused(rows_file, other_model, capsys):

@@ -128,6 +128,9 @@ def test_json_lines_may_hold_conversations(folder, tmp_path, call):
     first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert first["messages"] == conversation
     assert first["completion"] == second["completion"]
+    arguments.remove("--chat")  # a prompt of JSON would be no error, and never meant
+    done = call("complete", tmp_path / "talks.jsonl", *arguments[:-2])
+    assert (done.code, "line 1: field 'messages' is a list, not a text" in done.stderr) == (1, True)
 
 
 def run_command(*arguments: object) -> int:

@@ -72,6 +72,9 @@ def test_one_line_of_a_translations_trace_can_be_viewed(call, tmp_path):
     missing = call("view", "--trace", trace, "--line", 3)
     assert only_line(missing.stderr) == f"there is no search of line 3 in '{trace}'; there is: 1, 2"
     assert missing.code == 2
+    trace.write_text(call("view", "--json", "Ja.").out, encoding="utf-8")
+    unnumbered = call("view", "--trace", trace, "--line", 2)
+    assert only_line(unnumbered.stderr).endswith("; it is of a text, not of lines; leave out --line")
 
 
 def test_damaged_and_older_traces_are_reported_and_still_shown(call, tmp_path):
@@ -161,6 +164,11 @@ def test_explain_reports_where_and_why_an_output_was_lost_and_the_smallest_beam(
     explained = json.loads(call("explain", TEXT, "--want", "What do you milk a cow?", "--beam", 2, "--json").out)
     assert (explained["smallest"], explained["smallest_place"], explained["text"], explained["beam"]) == (beam, place, TEXT, 2)
     assert explained["steps"][explained["lost"] - 1]["rank"] == explained["rank"] > 2
+
+
+def test_a_token_of_a_space_is_named_in_the_tree_in_the_table_and_in_words(call):
+    assert "└── ● ␣ -0.03\n" in call("view", "--text", "Ja.").out
+    assert "'qq' left the beam at length 1, with '␣': rank " in call("explain", TEXT, "--want", "qq", "--max-beam", 1).out
 
 
 def test_explain_of_an_answer_and_of_a_runner_up(call):

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bestfirst.corpus import Checkpoint, Input, Target
+from bestfirst.durable_files import Journal
 from bestfirst.errors import Conflict, Stopped, Unusable
 from cli.process import only_line
 
@@ -331,3 +332,23 @@ def test_a_disk_that_corrupts_shards_repeatedly_ends_the_job(do, text: Path):
     with pytest.raises(Stopped, match="does not stay as it was written"):
         do(text, text.with_name("out"), notice=damage)
     assert not text.with_name("out").exists()
+
+
+def test_a_journal_that_could_not_be_appended_to_is_closed_without_an_error(tmp_path: Path):
+    """The error at closing replaced the message that says what is kept."""
+    resource = pytest.importorskip("resource")
+    journal = Journal(tmp_path / "journal")
+    journal.append(b"first\n")
+    usual = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (9, usual[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            journal.append(b"second\n")
+        journal.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, usual)
+    journal = Journal(tmp_path / "journal")
+    assert ([*journal.lines()], journal.torn) == ([b"first\n"], b"sec")
+    journal.append(b"third\n")
+    assert [*journal.lines()] == [b"first\n", b"third\n"]
+    journal.close()

@@ -69,7 +69,9 @@ def test_a_constraint_holds_for_every_text_of_its_request_and_for_no_other_reque
     ("status", "allowed", "said"),
     [
         (404, "nothing", "nothing of the name 'nothing'; it has 'items', 'greeting'"),
-        (422, {"outputs": []}, "must be a name, or an object"),
+        (422, {"outputs": []}, "allowed.outputs: list should have at least 1 item"),
+        (422, {"outputs": ["ok", 3]}, "allowed.outputs.1: input should be a valid string, got 3"),
+        (422, {"regex": "a" * 4001}, "allowed.regex: string should have at most 4000 characters"),
         (404, {"outputs": ["ok", "\u4f60\u597d"]}, "the model cannot write '\u4f60\u597d'"),
         (422, {"outputs": ["ok", "a" * 400_000]}, "an output may have 10,000 characters, one has 400,000"),
         (422, {"regex": "(["}, "the grammar cannot be read"),

@@ -115,8 +115,15 @@ def test_a_message_in_parts_is_one_text(client):
     assert whole.choices[0].message == joined.choices[0].message
     assert whole.usage == joined.usage
     image = [{"type": "image_url", "image_url": {"url": "data:"}}]
-    with pytest.raises(openai.UnprocessableEntityError, match="content"):
+    with pytest.raises(openai.UnprocessableEntityError, match=r"content\.0\.type: input should be 'text', got 'image_url'"):
         client.chat.completions.create(model="chat", messages=[{"role": "user", "content": image}])
+
+
+def test_null_and_penalties_of_0_are_as_if_left_out(client):
+    plain = client.completions.create(model="chat", prompt=PROMPT, max_tokens=8)
+    neutral = {"n": None, "stream": None, "frequency_penalty": 0, "presence_penalty": None}
+    asked = client.completions.create(model="chat", prompt=PROMPT, max_tokens=8, **neutral)
+    assert (asked.choices, asked.usage) == (plain.choices, plain.usage)
 
 
 def test_the_model_is_listed_by_its_name(client):

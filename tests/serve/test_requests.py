@@ -140,8 +140,8 @@ def test_search_returns_both_searches_with_their_events(server):
 
 INVALID = {
     '{"text": "Ja.", "beam"': (422, "the body is not JSON"),
-    "": (422, "the body is missing; send a JSON object"),
-    "[]": (422, "valid dictionary or object"),
+    "": (422, "the body must be a JSON object"),
+    "[]": (422, "the body must be a JSON object"),
     "{}": (422, "text: is missing"),
     '{"text": 3}': (422, "text: input should be a valid string"),
     '{"text": null}': (422, "text"),

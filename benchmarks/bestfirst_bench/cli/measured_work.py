@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bestfirst.cli.console import INTERRUPTED, PARTLY, CommandError, reason, say, usage
 from bestfirst.cli.model_choice import ModelChoice
 from bestfirst.cli.translate import open_input
+from bestfirst.corpus.formats import UNREADABLE, decompressed, format_of
 from bestfirst.corpus.records import batches
 from bestfirst.settings import Decoding
 
@@ -47,12 +48,14 @@ def read_text(source: Path, reference: Path | None = None) -> ParallelText:
 
 
 def read_lines(file: Path) -> list[str]:
-    """The lines of a text, ended by line feeds only."""
+    """The lines of a text, which may be compressed, ended by line feeds only."""
+    if format_of(str(file)) != "text":
+        raise usage(f"{str(file)!r}: a text is needed, one sentence a line, not records")
     with open_input(str(file)) as stream:
         try:
-            lines = [line for batch in batches(stream) for line in batch]
-        except CommandError as error:
-            raise usage(f"cannot read {str(file)!r}: {error}") from error
+            lines = [line for batch in batches(decompressed(stream, str(file))) for line in batch]
+        except UNREADABLE as error:
+            raise usage(f"cannot read {str(file)!r}: {reason(error)}") from error
     if broken := [line for line in lines if line.error is not None]:
         raise usage(f"{str(file)!r}, line {broken[0].number}: {broken[0].error}")
     return [line.text for line in lines]

@@ -13,7 +13,7 @@ from .console import Bar, CommandError, Output, reason, render_rich, usage
 from .model_choice import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
-    from ..explaining import Explanation
+    from ..explaining import ExplainedToken, Explanation
 
 MAX_BEAM = "Look for a beam that keeps it up to this one, or up to --beam."
 
@@ -91,9 +91,13 @@ def _as_text(text: str, want: str, found: Explanation, styled: bool) -> str:
         rank = "" if step.rank is None else str(step.rank)
         kept = "lost here" if length == found.lost else "" if step.rank is None else "kept"
         style = "bold red" if length == found.lost else "" if step.rank is not None else "dim"
-        name = printable(step.piece if step.piece is not None else str(step.token)).strip() or "␣"
-        table.add_row(Text(name), f"{step.logprob:.4f}", str(step.choice), f"{step.score:.4f}", rank, kept, style=style)
+        table.add_row(Text(_name(step)), f"{step.logprob:.4f}", str(step.choice), f"{step.score:.4f}", rank, kept, style=style)
     return render_rich(table, *map(Text, sentences(printable(want), found)), styled=styled)
+
+
+def _name(step: ExplainedToken) -> str:
+    """What stands for a token: its text, or its id if it has none."""
+    return printable(str(step.token) if step.piece is None else step.piece).strip() or "␣"
 
 
 def sentences(want: str, found: Explanation) -> list[str]:
@@ -103,7 +107,7 @@ def sentences(want: str, found: Explanation) -> list[str]:
     lines = []
     if found.lost is not None:
         token = found.steps[min(found.lost, len(found.steps)) - 1]
-        where = f"at length {found.lost}, with {printable(token.piece or str(token.token)).strip()!r}"
+        where = f"at length {found.lost}, with {_name(token)!r}"
         if found.lost > len(found.steps):
             where = f"at length {found.lost}, where it was complete and still had to hold a slot"
         lines.append(f"{want!r} left the beam {where}: rank {found.rank}, and there are {found.beam} slots.")

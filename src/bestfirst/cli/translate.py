@@ -48,7 +48,7 @@ def decode_lines(
         raise usage(f"a trace is written without compression, not as {lines.trace!r}; name it otherwise, and compress it later")
     form = _form(corpora.output_format or format_of(output), lines.as_json, lines.nbest)
     into = corpora.output_field if form in RECORDS else None
-    source = Input(file or "-", corpora.input_format or format_of(file), corpora.input_field, into)
+    source = Input(file or "-", corpora.input_format or format_of(file), corpora.input_field, into, chat)
     target = Target(form, compression_of(output or ""), lines.nbest, partial, corpora.input_field, corpora.output_field)
     check_ending(source.path, source.form)
     check_ending(output or "-", form)

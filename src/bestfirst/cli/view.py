@@ -125,6 +125,7 @@ def _read(path: str, line: int | None) -> tuple[list[Events], list[str]]:
         raise usage(reason(error)) from error
     label = next(iter(searches)) if line is None else line
     if label not in searches:
-        present = ", ".join(str(each) for each in list(searches)[:10] if each is not None) or "no lines are told apart there"
-        raise usage(f"there is no search of line {line} in {path!r}; there is: {present}")
+        present = ", ".join(str(each) for each in list(searches)[:10] if each is not None)
+        instead = f"there is: {present}" if present else "it is of a text, not of lines; leave out --line"
+        raise usage(f"there is no search of line {line} in {path!r}; {instead}")
     return searches[label], problems

@@ -125,12 +125,14 @@ class Survey:
 
 @dataclass(frozen=True)
 class Input:
-    """An input file. `field` is the field with a record's text, `into` that for its translation, which must not exist yet."""
+    """An input file. `field` is the field with a record's text (or, for `chat`, a conversation), `into` that for its translation,
+    which must not exist yet."""
 
     path: str
     form: str = "text"
     field: str = "text"
     into: str | None = "translation"
+    chat: bool = False
 
     def survey(self) -> Survey:
         """Read the file once, a block at a time, to measure and identify it. Unusable if it cannot be read."""
@@ -169,12 +171,12 @@ class Input:
             raise InputChanged(f"{self.path!r} was changed while it was read; nothing is written of it, give the command again")
 
     def parse(self, number: int, raw: bytes) -> Record:
-        return read_json(number, raw, self.field, self.into) if self.form == "jsonl" else read_line(number, raw)
+        return read_json(number, raw, self.field, self.into, self.chat) if self.form == "jsonl" else read_line(number, raw)
 
     def identity(self) -> dict[str, Any]:
         """The settings that, with the content, determine the records: part of the job's identity in its manifest."""
         named = asdict(self)
-        del named["path"]
+        del named["path"], named["chat"]
         return named if self.form != "text" else {"form": "text"}
 
 

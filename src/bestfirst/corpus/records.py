@@ -95,8 +95,9 @@ def batches(stream: Any, parse: Callable[[int, bytes], Record] = read_line) -> I
         yield batch
 
 
-def read_json(number: int, raw: bytes, field: str, into: str | None) -> Record:
-    """A JSON object with its text in `field`; an error if it has a field `into`. An empty line gives a blank record."""
+def read_json(number: int, raw: bytes, field: str, into: str | None, chat: bool = False) -> Record:
+    """A JSON object with its text in `field`, or for `chat` a conversation; an error if it has a field `into`. An empty line
+    gives a blank record."""
     line = read_line(number, raw)
     if line.error is not None or line.blank:
         return line
@@ -112,7 +113,7 @@ def read_json(number: int, raw: bytes, field: str, into: str | None) -> Record:
     if field not in fields:
         names = ", ".join(map(repr, fields)) or "none"
         return Record(number, "", f"no field {field!r} among {names}; name another input field", row)
-    if is_conversation(text):
+    if chat and is_conversation(text):
         text = to_json(text)
     if text is not None and not isinstance(text, str):
         return Record(number, "", f"field {field!r} is {_kind(text)}, not a text", row)

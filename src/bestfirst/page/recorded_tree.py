@@ -197,7 +197,7 @@ def _branches(y: Node, alive: set[int]) -> list[tuple[Node | None, Text]]:
             last = only[0]
             text += " ⏎" if last.finished else last.piece
         guessed = "≈" if z.drafted else ""
-        words = Text(f"{MARKS[last.fate]} {guessed}{printable(text.strip())} ", style=STYLES[last.fate])
+        words = Text(f"{MARKS[last.fate]} {guessed}{printable(text.strip()) or '␣'} ", style=STYLES[last.fate])
         branches.append((last, words.append(f"{last.score:.2f}", style="dim")))
     if hidden:
         branches.append((None, Text(f"{MARKS['pending']} {len(hidden)} more wait", style="dim")))

@@ -139,7 +139,7 @@ def json_response(fields: dict[str, Any] | bytes) -> Response:
 # -- error messages ------------------------------------------------------------------------------------------------------------
 
 LONGEST_VALUE = 60  # characters of a wrong value that a message quotes
-OTHER_TYPE = ("string_type", "list_type", "literal_error", "model_attributes_type")  # the value may be meant for another branch
+OTHER_TYPE = ("string_type", "list_type", "model_attributes_type")  # the value may be meant for another branch
 SCORE = 'score: must be "logprob", or an object with the name and the parameters of another: {"name": "gnmt", "alpha": 0.6}'
 
 ALLOWED = 'allowed: must be a name, or an object with "outputs", "regex", "json_schema" or "grammar": {"outputs": ["yes", "no"]}'
@@ -161,12 +161,13 @@ def _explain_fields(errors: Sequence[Mapping[str, Any]]) -> str:
     place = ".".join(str(part) for part in error["loc"][1:] if not _is_branch(part))
     if error["type"] == "json_invalid":
         what = f"the body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
-    elif not place and error["type"] == "missing":
-        what = 'the body is missing; send a JSON object: {"text": "..."}'
+    elif not place and error["type"] in ("missing", "model_attributes_type"):
+        what = "the body must be a JSON object"
     elif place == "score":
         what = SCORE
     elif place.partition(".")[0] == "allowed":
-        what = ALLOWED
+        inside = [each for each in errors if len(each["loc"]) > 3 and each["type"] not in ("missing", "extra_forbidden")]
+        what = ".".join(("allowed", *map(str, inside[0]["loc"][3:]))) + f": {_message(inside[0])}" if inside else ALLOWED
     elif place in ("temperature", "top_p"):
         what = f"{place}: outputs are searched for, not sampled; leave it out, got {_quoted(error.get('input'))}"
     else:

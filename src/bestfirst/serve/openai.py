@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from ..search import Answer
@@ -20,6 +20,7 @@ from .work import Certified, Done, EngineStopped
 
 PATHS = frozenset({"/v1/models", "/v1/completions", "/v1/chat/completions"})
 NOT_SAMPLED = "Outputs are searched for, not sampled: only 0 and 1 are known, and make no difference."
+NO_PENALTY = "Only 0 is known, which is none."
 
 ONE_OF: dict[str, Any] = {
     "allowed": {"not": {"type": "null"}},
@@ -85,7 +86,7 @@ class SearchedRequest(Strict):
     stop: StopString | Annotated[list[StopString], Field(max_length=8)] | None = Field(
         None, description="Texts that end an output; they are not part of it."
     )
-    stream: bool = Field(False, description="Send server-sent events: each output as soon as it is certain.")
+    stream: bool | None = Field(False, description="Send server-sent events: each output as soon as it is certain.")
     stream_options: StreamOptions | None = Field(None, description="Without `stream`, it makes no difference.")
     allowed: Allowed | None = Field(None, description=ABOUT_ALLOWED)
     response_format: Annotated[TextFormat | SchemaFormat, Field(discriminator="type")] | None = Field(
@@ -93,6 +94,8 @@ class SearchedRequest(Strict):
     )
     temperature: Unsampled | None = Field(None, description=NOT_SAMPLED)
     top_p: Unsampled | None = Field(None, description=NOT_SAMPLED)
+    frequency_penalty: count(0, least=0) | None = Field(None, description=NO_PENALTY)  # type: ignore[valid-type]
+    presence_penalty: count(0, least=0) | None = Field(None, description=NO_PENALTY)  # type: ignore[valid-type]
     seed: int | None = Field(None, description="Makes no difference: outputs are the same every time.")
     user: str | None = None
 
@@ -254,7 +257,7 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
             return JSONResponse(fields, 404)
         decoding = await constraints.using(body.decoding(limits.max_rows // len(body.inputs)), body.constraint)
         texts = [(each, decoding) for each in body.inputs]
-        submission = queue.submit(texts, client=exchange.client_address(request), stream=body.stream, blanks=True)
+        submission = queue.submit(texts, client=exchange.client_address(request), stream=bool(body.stream), blanks=True)
         kind, identity = ("chat.completion", "chatcmpl") if chat else ("text_completion", "cmpl")
         head = {"id": f"{identity}-{uuid4().hex}", "created": int(time()), "model": name, "object": kind}
         if body.stream:
@@ -277,8 +280,9 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
     events = {"text/event-stream": {"schema": event}}
     shared["responses"][200] = {"model": Completion, "content": events}
     text, most = text_within(limits, 1), count(limits.max_beam)
+    one_or_more = Annotated[most | None, AfterValidator(lambda n: n or 1)]  # type: ignore[valid-type]
     widths = {
-        "n": (most, Field(1, description="Outputs of each prompt: the best, the second best and so on.")),
+        "n": (one_or_more, Field(1, description="Outputs of each prompt: the best, the second best and so on.")),
         "best_of": (most | None, Field(None, description="How many hypotheses compete: a beam at least as wide as this.")),
         "beam_width": (most | None, Field(None, description="Hypotheses of each length to keep; 5 where nothing says.")),
     }
