@@ -81,7 +81,7 @@ class NativeEncoder(NativeSide):
 
 
 class NativeDecoder(NativeSide):
-    """A `DecoderStep` of a BART-like decoder without torch, and its encoder. Trees and sources may hold arrays or CPU tensors."""
+    """A `DecoderStep` of a BART-like decoder without torch, and its encoder. Trees and sources hold arrays."""
 
     name = "native"
     has_attention = True
@@ -145,7 +145,7 @@ class NativeDecoder(NativeSide):
             keys_values = self._keys_values.of(len(hidden))["keys_values"]
             for layer, out in zip(self.layers, sources.layers, strict=True):
                 layer.cross_kv(hidden, keys_values)
-                kernels.put(keys_values, layer.cross_kv.bias, starts, places[first], np.asarray(out))
+                kernels.put(keys_values, layer.cross_kv.bias, starts, places[first], out)
         return list(places)
 
     # -- a step ----------------------------------------------------------------------------------------------------------
@@ -157,16 +157,15 @@ class NativeDecoder(NativeSide):
         rows.check(len(self.side.embedding), len(self.side.positions.up_to(longest)), tree.capacity, len(sources))
         if self.whole is not None and not self.records_attention:
             return self._project(self.whole.decode(rows, tree, sources, w))
-        slots, positions, places = np.asarray(rows.slots), np.asarray(rows.positions), np.asarray(rows.sentences)
-        embed(self.side, np.asarray(rows.tokens), positions, longest, w["x"])
+        slots, positions, places = rows.slots, rows.positions, rows.sentences
+        embed(self.side, rows.tokens, positions, longest, w["x"])
         stream = ResidualStream(w["x"], w["h"], self.norms, self.side.norm_first)
         y, q, qkv, attended = w["y"], w["q"], w["qkv"], w["attended"]
-        paths, lengths = np.asarray(tree.paths), np.array(sources.lengths)
+        lengths = np.array(sources.lengths)
         for index, layer in enumerate(self.layers):
-            pool = np.asarray(tree.layer(index, self.width)).reshape(-1, 2 * self.width)
-            keys_values = np.asarray(sources.layers[index])
+            pool, keys_values = tree.layer(index, self.width).reshape(-1, 2 * self.width), sources.layers[index]
             layer.qkv(stream.h, qkv)
-            kernels.own_attention(qkv, layer.qkv.bias, pool, paths, slots, positions, layer.heads, layer.scaling, attended)
+            kernels.own_attention(qkv, layer.qkv.bias, pool, tree.paths, slots, positions, layer.heads, layer.scaling, attended)
             layer.own_out(attended, y)
             stream.add(y, layer.own_out.bias)
             layer.cross_q(stream.h, q)
