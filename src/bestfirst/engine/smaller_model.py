@@ -12,7 +12,7 @@ from typing import Any
 from ..drafting import Continuation, Drafter
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
-from .cached_model import step_of
+from .cached_model import runner_of
 from .runner import Runner, Sentence
 
 ROWS_PER_STEP = 4  # rows per step of the smaller model
@@ -51,7 +51,7 @@ class SmallerModel(Drafter):
     @cached_property
     def _runner(self) -> Runner:
         """Created on first use: on a GPU the device's searches run the model instead."""
-        return Runner(self.model, *step_of(self.model))
+        return runner_of(self.model)
 
     def start(self, source: Any) -> DraftedInput:
         given = source.payload

@@ -20,9 +20,9 @@ from ..models.text_model import TextModel
 from ..scoring import Score, log_softmax
 from ..search import Hypothesis, Successors
 from ..settings import Budget
-from .cached_model import CachedModel, step_of
+from .cached_model import CachedModel, runner_of
 from .model_record import record_of
-from .runner import Row, Runner, Sentence, all_exclusive
+from .runner import Row, Sentence, all_exclusive
 from .scorer import Scorer, ScoreState, check_same_vocabulary, checked_increments
 
 MAX_LIST = 128  # longest row of successors that is kept as a list
@@ -38,7 +38,7 @@ class TreeScorer(Scorer):
         self.model = model
         self.score = score
         self.eos = model.eos
-        self.runner = Runner(model, *step_of(model))
+        self.runner = runner_of(model)
         self.ahead = record_of(model).ahead
         self.language_model = None if score.language_model is None else CachedModel(score.language_model)
         self.chains = self.language_model is None

@@ -129,6 +129,8 @@ class RowGrid:
 class NativeBart(NativeDecoder, DecoderStep):
     """The compiled step (`NativeDecoder`) as a `DecoderStep`: trees and sources hold numpy arrays, results are torch tensors."""
 
+    mode = torch.inference_mode
+
     @staticmethod
     def takes(model: Any) -> bool:
         known = getattr(model.config, "activation_function", None) in ACTIVATIONS

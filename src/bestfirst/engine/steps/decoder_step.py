@@ -20,6 +20,7 @@ class DecoderStep(ABC):
     """Runs a Hugging Face decoder on the tree. `step_for` makes a new one when the model's weights have changed."""
 
     name: str
+    mode: Any = torch.inference_mode  # the context that everything is run in
     holds_model = False  # whether it keeps a reference to the whole model
     has_attention = False  # whether it can record its cross-attention
     by_place = True  # whether it is faster with rows in the order of their sources

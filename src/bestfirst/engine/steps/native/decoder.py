@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import copy
 from functools import partial
 from itertools import accumulate, chain
@@ -84,6 +85,7 @@ class NativeDecoder(NativeSide):
     """A `DecoderStep` of a BART-like decoder without torch, and its encoder. Trees and sources hold arrays."""
 
     name = "native"
+    mode: Any = nullcontext
     has_attention = True
     by_place = False
     records_attention = False  # whether to record each step's `attention`
