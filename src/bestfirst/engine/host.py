@@ -97,7 +97,8 @@ class HostEngine:
         search = job.search(self.scorer)
         if isinstance(search, AnyOrderSearch) and search.policy.by_score:
             search.ask_again()
-        return Running(job, search, drafts=None if self.drafting is None else self.drafting.start_for(job, search))
+        drafts = self.drafting is not None and isinstance(search, (StrictSearch, LevelSearch, AnyOrderSearch))
+        return Running(job, search, drafts=self.drafting.start(job) if drafts else None)  # type: ignore[union-attr]
 
     def cancel(self, job: Job) -> None:
         if self._failed.pop(job, None) is not None:

@@ -39,8 +39,8 @@ class ModelScorer(Scorer):
         self.eos = eos_of(model.eos, type(model).__name__)
         self.user_model = UserModel(model, lenient)
         self.merge = None if getattr(model.merge_key, "__func__", None) is Model.merge_key else model.merge_key
-        self._measured: Budget | None = None
         self._as_given = score.plain and not score.needs & NEEDED_PER_TOKEN  # whether values are what the model returns
+        self.chains = not model.stateful and self._as_given
         self.language_model = score.language_model
         self._caches, self._use_caches = _caches_in(model, score.language_model)
         if "attention" in score.needs and getattr(model.attend, "__func__", None) is Model.attend:
@@ -54,10 +54,6 @@ class ModelScorer(Scorer):
             )
 
     @property
-    def chains(self) -> bool:  # type: ignore[override]
-        return not self.model.stateful and self._as_given
-
-    @property
     def model_seconds(self) -> float:  # type: ignore[override]
         return self.user_model.seconds
 
@@ -68,10 +64,8 @@ class ModelScorer(Scorer):
     def budget(self) -> Budget:
         if not self._caches:
             return self.user_model.budget()
-        if self._measured is None:
-            budgets = [cache.runner.budget() for cache in self._caches]
-            self._measured = Budget(min(each.rows for each in budgets), min(each.free for each in budgets))
-        return self._measured
+        budgets = [cache.runner.budget() for cache in self._caches]
+        return Budget(min(each.rows for each in budgets), min(each.free for each in budgets))
 
     def cache_tokens(self) -> int:
         return sum(cache.cache_tokens() for cache in self._caches)

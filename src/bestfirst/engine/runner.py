@@ -50,6 +50,7 @@ class Runner:
         self.tree, self.sources = decoder.new_tree(model)
         self.lock = getattr(decoder, "lock", None) or record_of(model).lock  # held while this model runs
         self.seconds = 0.0  # spent in the model so far
+        self._budget: Budget | None = None
         self._keeps_attention = False  # per runner, since runners share the decoder
         self._sentences: list[Sentence] = []
 
@@ -61,11 +62,11 @@ class Runner:
 
     def budget(self) -> Budget:
         """The row budget for this model on this machine, measured on the first call."""
-        record = record_of(self.model)
-        with self.exclusive():
-            if record.budget is None:
-                record.budget = measured_budget(self.model, self.decoder)
-            return record.budget
+        if self._budget is None:
+            record = record_of(self.model)
+            with self.exclusive():
+                self._budget = record.budget = record.budget or measured_budget(self.model, self.decoder)
+        return self._budget
 
     def admit(self, prompts: Sequence[Prompt]) -> list[Sentence]:
         """Admits inputs: runs the encoder on all of them, and prefills the cache with their prompts."""

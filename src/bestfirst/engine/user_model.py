@@ -132,7 +132,8 @@ class UserModel:
         if isinstance(given, Scored):
             raise BrokenLaw(f"{label} and returned one Scored; return a list, one for each")
         if isinstance(given, (dict, str)) or not hasattr(given, "__iter__"):
-            raise BrokenLaw(f"{label} and returned {_described(given)}; return a list of Scored(logprobs, state), one for each")
+            what = "None" if given is None else f"{type(given).__name__} {given!r:.40}"
+            raise BrokenLaw(f"{label} and returned {what}; return a list of Scored(logprobs, state), one for each")
         if getattr(given, "ndim", 2) != 2:
             shape = tuple(given.shape)
             raise BrokenLaw(f"{label} and returned an array of shape {shape}; return one of shape ({len(batch)}, vocabulary)")
@@ -227,10 +228,6 @@ def _as_scored(answer: Any) -> Scored:
     if isinstance(answer, tuple) and len(answer) in (2, 3) and (answer[0] is None or hasattr(answer[0], "__len__")):
         return Scored(*answer)
     return Scored(answer)
-
-
-def _described(value: Any) -> str:
-    return "None" if value is None else f"{type(value).__name__} {value!r:.40}"
 
 
 def invalid_scores(values: Sequence[float], tokens: Sequence[int], label: object) -> str | None:

@@ -147,7 +147,7 @@ class NativeBart(NativeDecoder, DecoderStep):
                 return super().add_inputs(model, prompts, sources)
             batches = [model.encode(chunk) for chunk in chunks(prompts)]
             encoded = [each[:n] for hidden, lengths in batches for each, n in zip(hidden, lengths, strict=True)]
-        return self.add_encoded(torch.cat(encoded).numpy(), [len(hidden) for hidden in encoded], sources)
+        return self._add(lambda first, end: torch.cat(encoded[first:end]).numpy(), [len(each) for each in encoded], sources)
 
     def step(self, rows: Any, tree: Any, sources: Any) -> torch.Tensor:
         return torch.from_numpy(super().step(rows, tree, sources))

@@ -131,11 +131,6 @@ class NativeDecoder(NativeSide):
         self.encoder.check(inputs)
         return self._add(lambda first, end: self.encoder(inputs[first:end]), [len(tokens) for tokens in inputs], sources)
 
-    def add_encoded(self, hidden: Any, lengths: list[int], sources: Any) -> list[int]:
-        """As `add_inputs`, for inputs that are encoded already: `hidden` (tokens, d), concatenated."""
-        starts = [0, *accumulate(lengths)]
-        return self._add(lambda first, end: hidden[starts[first] : starts[end]], lengths, sources)
-
     def _reserve(self, lengths: list[int], sources: Any) -> Any:
         return sources.reserve(lengths, len(self.layers), self.layers[0].heads, self.layers[0].size)
 
