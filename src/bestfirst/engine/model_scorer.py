@@ -91,10 +91,11 @@ class ModelScorer(Scorer):
         if scored is None:
             reusable = width > 1 + len(self.eos)  # otherwise states are used once, and the model may overwrite them
             with garbage_collection(), self._use_caches(self._caches):
-                answers = self.user_model.ask(queries, "attention" in self.score.needs, reusable)
-            if self.process is not None:
-                answers = self._apply_process(rows, answers)
-            scored = self._successors(rows, [beside for _, beside in before], answers, width)
+                scored = self.user_model.ask(queries, "attention" in self.score.needs, reusable)
+            places = [i for i, answer in enumerate(scored) if not isinstance(answer, ModelFailure)]
+            if answered := [(rows[i], before[i][1], scored[i]) for i in places]:
+                for i, successors in zip(places, self._successors(answered, width), strict=True):
+                    scored[i] = successors
         for i, y, successors in zip(alive, rows, scored, strict=True):
             out[i] = successors
             if isinstance(successors, ModelFailure):
@@ -120,52 +121,49 @@ class ModelScorer(Scorer):
             out.append(Successors(values, tokens) if problem is None else self._failure(problem))
         return out
 
-    def _apply_process(self, batch: Sequence[Hypothesis], answers: Sequence[Any]) -> list[Any]:
-        """The answers with processed scores, in float64."""
+    def _processed(self, batch: Sequence[Hypothesis], rows: Sequence[Any]) -> Any:
+        """The scores as `process` changes them, in float64."""
         import numpy
 
-        out = list(answers)
-        answered = [i for i, answer in enumerate(answers) if not isinstance(answer, ModelFailure)]
-        rows = [as_float64(answers[i].logprobs, ScoresAfter(batch[i]), nan=True) for i in answered]
-        for i, row in zip(answered, rows, strict=True):
-            self._check_size(row, ScoresAfter(batch[i]))
-        if answered:
-            for i, row in zip(answered, self.process([batch[i] for i in answered], numpy.stack(rows)), strict=True):  # type: ignore[misc]
-                out[i] = answers[i]._replace(logprobs=row)
-        return out
+        arrays = [as_float64(row, ScoresAfter(y), nan=True) for y, row in zip(batch, rows, strict=True)]
+        for y, array in zip(batch, arrays, strict=True):
+            self._check_size(array, ScoresAfter(y))
+        return self.process(batch, numpy.stack(arrays))  # type: ignore[misc]
 
     def _successors(
-        self, batch: Sequence[Hypothesis], before: Sequence[ScoreState], answers: Sequence[Any], width: float
+        self, answered: Sequence[tuple[Hypothesis, ScoreState, Scored]], width: float
     ) -> list[Successors | ModelFailure]:
-        """The successors of all rows, by one top-k if their scores are alike; sets their states.
+        """The successors of hypotheses, by one top-k if their scores are alike; sets their states.
 
         A constraint forbids tokens after the score: temperatures normalise over all.
         """
+        batch, rows = [y for y, _, _ in answered], [answer.logprobs for _, _, answer in answered]
+        if self.process is not None:
+            rows = self._processed(batch, rows)
         beside: Sequence[Scored | None] = [None] * len(batch)
         if self.language_model is not None:
-            queries = [Query(each.language_model, y.tokens) for each, y in zip(before, batch, strict=True)]
+            queries = [Query(before.language_model, y.tokens) for y, before, _ in answered]
             with self._use_caches(self._caches):
                 beside = self.language_model.score(queries)
-        allowed, out = allowed_after(batch) or [None] * len(batch), list(answers)
+        out: list[Any] = [None] * len(batch)
+        allowed = allowed_after(batch) or [None] * len(batch)
         ranked: list[tuple[int, ScoresAfter, Any, Any]] = []  # place, label, values, and log-probabilities if these differ
-        for i, (y, answer) in enumerate(zip(batch, answers, strict=True)):
-            if isinstance(answer, ModelFailure):
-                continue
+        for i, ((y, before, answer), row) in enumerate(zip(answered, rows, strict=True)):
             label = ScoresAfter(y)
-            self._check_size(answer.logprobs, label)
+            self._check_size(row, label)
             if self._as_given:
                 y.state = (answer.state, NO_STATE)
-                values = answer.logprobs if allowed[i] is None else as_float64(answer.logprobs, label, nan=True)
+                values = row if allowed[i] is None else as_float64(row, label, nan=True)
                 ranked.append((i, label, _kept(values, allowed[i]), None))
                 continue
             try:
-                logprobs = as_float64(answer.logprobs, label)
+                logprobs = as_float64(row, label)
             except BrokenLaw:
                 raise
             except ValueError as error:
                 out[i] = self._failure(str(error))
                 continue
-            values = self._increments(y, before[i], logprobs, answer, beside[i])
+            values = self._increments(y, before, logprobs, answer, beside[i])
             ranked.append((i, label, _kept(values, allowed[i]), None if self.score.plain else logprobs))
         best = top_k_rows([values for _, _, values, _ in ranked], [label for _, label, _, _ in ranked], width)
         for (i, label, _, logprobs), (values, tokens) in zip(ranked, best, strict=True):
