@@ -146,6 +146,7 @@ class CompiledEngine(HostEngine):
         self._decoder: NativeDecoder = scorer.runner.decoder
         self._banned = np.array(scorer.model.banned, np.int64) if scorer.model.banned else NOTHING
         self._memory = StepMemory(0)
+        self._describe_projection()
         self._max_positions = 1  # path length that memory is allocated for
         self._compiles = True  # until a job arrives that is not compiled; with a drafter, chosen anew when the engine is idle
 
@@ -253,10 +254,7 @@ class CompiledEngine(HostEngine):
         memory, free, width = self._memory, self._cheap_rows(), max(search.width for search in searches)
         rows = min(self.budget.rows, sum(running.search.level_rows for running in self._active))
         if rows > memory.rows:
-            memory, old = StepMemory(max(rows, min(self.budget.rows, 2 * memory.rows))), memory
-            memory.give(old.take_back())
-            self._memory = memory
-            self._describe_projection(memory)
+            memory.make_room(max(rows, min(self.budget.rows, 2 * memory.rows)))
         for running, search in zip(self._active, searches, strict=True):
             sentence = running.search.root.state[0]
             search.head[s.START : s.PAUSED + 1] = (
@@ -268,6 +266,12 @@ class CompiledEngine(HostEngine):
         numbers[s.FREE] = min(free, self.budget.rows)
         memory.room(s.BEST_OF_AT, rows * width, np.float32)
         memory.room(s.TOKENS_OF_AT, rows * width, np.int64)
+        decoder, columns = self._decoder, -(-memory.rows // MULTIPLE) * MULTIPLE
+        if decoder.packed is not None:
+            memory.room(s.LOGITS_AT, memory.rows * len(decoder.packed.scales), np.float32)
+        else:
+            memory.room(s.TURNED_AT, columns * decoder.width, np.float32)
+            memory.room(s.LOGITS_AT, columns * len(decoder.head), np.float32)
         guesses = len(searches) * max(running.search.level_rows for running in self._active)
         memory.room(s.GUESS_COSTS_AT, guesses)
         memory.room(s.GUESSES_AT, 3 * guesses, np.int32)
@@ -277,19 +281,15 @@ class CompiledEngine(HostEngine):
         self._reserve_answers(searches)
         return numbers
 
-    def _describe_projection(self, memory: StepMemory) -> None:
+    def _describe_projection(self) -> None:
         """Writes the vocabulary projection and the banned tokens into the step's parameters."""
-        decoder, numbers, packed = self._decoder, memory.numbers, self._decoder.packed
+        decoder, numbers, packed = self._decoder, self._memory.numbers, self._decoder.packed
         numbers[[s.BANNED_AT, s.BANNED, s.VOCABULARY, s.LANES]] = at(self._banned), len(self._banned), len(decoder.head), MULTIPLE
         numbers[s.HEAD_BIAS_AT] = 0 if decoder.head_bias is None else at(decoder.head_bias)
         if packed is not None:
             numbers[[s.HEAD_AT, s.HEAD_START_AT, s.HEAD_SCALES_AT, s.COLUMNS]] = (*map(at, packed), len(packed.scales))
-            memory.room(s.LOGITS_AT, memory.rows * len(packed.scales), np.float32)
-            return
-        columns = -(-memory.rows // MULTIPLE) * MULTIPLE
-        numbers[s.HEAD_AT] = at(decoder.head)
-        memory.room(s.TURNED_AT, columns * decoder.width, np.float32)
-        memory.room(s.LOGITS_AT, columns * len(decoder.head), np.float32)
+        else:
+            numbers[s.HEAD_AT] = at(decoder.head)
 
     def _reserve(self, searches: list[SearchMemory]) -> None:
         """Allocates memory for another step, whatever its outcome (`searches.has_room`)."""
