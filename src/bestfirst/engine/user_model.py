@@ -39,7 +39,6 @@ class UserModel:
         self.lenient = lenient
         self.seconds = 0.0
         self.independent = True  # no check has found scores that depend on the batch
-        self._has_batch_key = getattr(model.batch_key, "__func__", None) is not Model.batch_key
         self._needs_no_check = _rows_independent(model)
         self._batches = self._mixed = 0  # batches so far: of several rows; of several lengths
         self._next_check = 1
@@ -89,11 +88,11 @@ class UserModel:
     def ask(self, batch: Sequence[Query], attend: bool = False, reusable: bool = True) -> list[Any]:
         """A `Scored` or a `ModelFailure` for each query. `reusable`: states are used again, so a spot check may use them."""
         method = "attend" if attend else "score"
-        if not self._has_batch_key:
-            return self._ask(method, batch, reusable)
         groups: dict[Any, list[int]] = defaultdict(list)
         for place, query in enumerate(batch):
             groups[self.model.batch_key(query)].append(place)
+        if len(groups) == 1:
+            return self._ask(method, batch, reusable)
         out: list[Any] = [None] * len(batch)
         for places in groups.values():
             for place, answer in zip(places, self._ask(method, [batch[i] for i in places], reusable), strict=True):

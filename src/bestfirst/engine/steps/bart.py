@@ -43,8 +43,8 @@ class FusedBart(DecoderStep):
     def __init__(self, model: Any) -> None:
         self.weights = read_bart(model)
         self.side = self.weights.decoder
-        self.layers = [JoinedLayer(layer, Linear.join) for layer in self.side.layers]
-        self.head = Linear.join(self.weights.head)
+        self.layers = [JoinedLayer(layer, Linear) for layer in self.side.layers]
+        self.head = Linear(self.weights.head)
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         batch, length, _ = hidden.shape
