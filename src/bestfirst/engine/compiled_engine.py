@@ -26,7 +26,7 @@ from .engine import Job, Running
 from .host import HostEngine, suitable_budget
 from .steps.native import search_plan as s
 from .steps.native.calls import at
-from .steps.native.decoder import MULTIPLE, NOTHING, WIDE, NativeDecoder
+from .steps.native.decoder import MULTIPLE, WIDE, NativeDecoder
 from .steps.native.search_memory import SearchMemory, StepMemory
 from .tree_scorer import TreeScorer, not_finite
 
@@ -144,7 +144,7 @@ class CompiledEngine(HostEngine):
     def __init__(self, scorer: TreeScorer, decoding: Decoding, drafting: Drafting | None = None) -> None:
         super().__init__(scorer, decoding, drafting)
         self._decoder: NativeDecoder = scorer.runner.decoder
-        self._banned = np.array(scorer.model.banned, np.int64) if scorer.model.banned else NOTHING
+        self._banned = np.array(scorer.model.banned, np.int64)
         self._memory = StepMemory(0)
         self._describe_projection()
         self._max_positions = 1  # path length that memory is allocated for

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
 from math import ceil
 from time import perf_counter
 from typing import Any
-
-import numpy as np
 
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
@@ -121,20 +118,9 @@ class Runner:
         self.seconds += perf_counter() - begun
         return slots, logits
 
-    @cached_property
-    def _banned(self) -> Any:
-        """The model's banned tokens as the decoder takes them, an array or a tensor; None if there are none."""
-        if not self.model.banned:
-            return None
-        if self.model.decoder is not None:
-            return np.array(self.model.banned)
-        import torch
-
-        return torch.tensor(self.model.banned, device=self.model.model.device)  # type: ignore[attr-defined]
-
     def best(self, logits: Any, width: int, allowed: Any = None) -> tuple[Any, Any]:
         """As `DecoderStep.best`, over the tokens that this model may generate."""
-        return self.decoder.best(logits, width, self._banned, allowed)
+        return self.decoder.best(logits, width, self.model.banned, allowed)
 
     def keep_attention(self) -> None:
         """From now on, each step keeps its cross-attention weights. ValueError if the decoder cannot."""
@@ -207,6 +193,6 @@ def step_seconds(model: TextModel, decoder: Any, rows: int) -> float:
     while len(times) < REPEATS and sum(times) < SLOW_STEP:
         begun = perf_counter()
         logits = decoder.step(tree.rows(table, [rows]), tree, sources)
-        decoder.best(logits, 1, None)[1].tolist()
+        decoder.best(logits, 1)[1].tolist()
         times.append(perf_counter() - begun)
     return min(times)

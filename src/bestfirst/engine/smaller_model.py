@@ -108,7 +108,7 @@ class SmallerModel(Drafter):
         slots = self._runner.tree.allocate(len(prefixes))
         at = {prefix: slot for prefix, (slot, _) in memory.known.items()} | dict(zip(prefixes, slots, strict=True))
         _, logits = self._runner.step([sentence.row(prefix, at.get(prefix[:-1], 0)) for prefix in prefixes], slots)
-        values, tokens = self._runner.decoder.best(logits, min(SUCCESSORS, logits.shape[1]), None)
+        values, tokens = self._runner.decoder.best(logits, min(SUCCESSORS, logits.shape[1]))
         for prefix, slot, best, each in zip(prefixes, slots, values.tolist(), tokens.tolist(), strict=True):
             memory.known[prefix] = (slot, list(zip(best, each, strict=True)))
 

@@ -153,9 +153,9 @@ class NativeBart(NativeDecoder, DecoderStep):
         return torch.from_numpy(super().step(rows, tree, sources))
 
     def best(
-        self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
+        self, logits: torch.Tensor, width: int, banned: Sequence[int] = (), allowed: Sequence[np.ndarray | None] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        values, tokens = super().best(logits.numpy(), width, None if banned is None else banned.numpy(), allowed)
+        values, tokens = super().best(logits.numpy(), width, banned, allowed)
         return torch.from_numpy(values), torch.from_numpy(tokens)
 
 

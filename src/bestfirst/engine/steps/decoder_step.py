@@ -68,7 +68,7 @@ class DecoderStep(ABC):
         """Logits of the next token, (rows, vocabulary), valid until the next step. Stores the rows' own keys and values."""
 
     def best(
-        self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
+        self, logits: torch.Tensor, width: int, banned: Sequence[int] = (), allowed: Sequence[np.ndarray | None] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of a step's logits the top `width` log-probabilities among tokens that are not banned, and their tokens, (rows, width).
 
@@ -77,8 +77,8 @@ class DecoderStep(ABC):
         """
         logits = logits.float()
         total = logits.logsumexp(-1, keepdim=True)
-        if banned is not None:
-            logits[:, banned] = -inf
+        if banned:
+            logits[:, list(banned)] = -inf
         values, tokens = top(logits if allowed is None else keep_allowed(logits, allowed), width)
         return (values - total).clamp_(max=0), tokens
 

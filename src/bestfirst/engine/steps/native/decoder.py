@@ -26,7 +26,6 @@ from .whole import WholePass, most_inputs
 
 MULTIPLE = kernels.LANES  # the output projection takes rows in multiples of this; a step's last ones are padded
 WIDE = 500  # above this width `wide_top` (selection) is faster than `kernels.top` (insertion)
-NOTHING = np.empty(0, np.int64)  # no banned tokens
 
 
 class NativeSide:
@@ -209,7 +208,9 @@ class NativeDecoder(NativeSide):
             logits[:, : len(self.head)] += self.head_bias.T
         return logits
 
-    def best(self, logits: Any, width: int, banned: Any, allowed: Sequence[Any | None] | None = None) -> tuple[Any, Any]:
+    def best(
+        self, logits: Any, width: int, banned: Sequence[int] = (), allowed: Sequence[Any | None] | None = None
+    ) -> tuple[Any, Any]:
         """Of a step's logits the top `width` log-probabilities among tokens that are not banned, and their tokens, (rows, width).
 
         `allowed`: for each row the tokens that may follow (None: all). As in Hugging Face, tokens that are banned or not allowed
@@ -217,7 +218,7 @@ class NativeDecoder(NativeSide):
         """
         n, vocabulary = logits.shape
         values, tokens = np.empty((n, width), np.float32), np.empty((n, width), np.int64)
-        forbidden = NOTHING if banned is None else banned
+        forbidden = np.array(banned, np.int64)
         if self.packed is not None and allowed is None:
             kernels.row_top(_with_padding(logits), vocabulary, forbidden, values, tokens)
             return values, tokens
