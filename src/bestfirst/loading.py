@@ -38,28 +38,23 @@ def load(
     name = embedded_folder() if path_or_name is None else os.fspath(path_or_name)
     check_folder(name)
     languages = {"source_lang": source_lang, "target_lang": target_lang}
-    model = _load(name, device, dtype, trust_remote_code, languages)
+    has_transformers = find_spec("torch") is not None and find_spec("transformers") is not None
+    model: TextModel | None = None
+    try:
+        model = _load_compiled(name, device, dtype, **languages)
+    except ModelNotFound as error:
+        if isinstance(error, NeedsTransformers) and not has_transformers:
+            raise ModelNotFound(f"cannot load a model from {name!r} without torch and transformers: {error}; {INSTALL}") from None
+        if not has_transformers or isinstance(error, FilesDiffer):
+            raise ModelNotFound(f"cannot load a model from {name!r}: {error}") from error
+        _log.debug("%s is run by transformers: %s", name, error)
+    if model is None:
+        from .models.transformers import load_transformers
+
+        model = load_transformers(name, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **languages)
     if source_lang is not None:
         model.language(source_lang, "source")  # raises if its tokenizer has no such token, and so would not use it
     return model
-
-
-def _load(name: str, device: Any, dtype: Any, trust_remote_code: bool, languages: dict[str, str | None]) -> TextModel:
-    """The model in compiled steps if they can run it, else by transformers."""
-    try:
-        return _load_compiled(name, device, dtype, **languages)
-    except NeedsTransformers as error:
-        why = str(error)
-        if not _has_transformers():
-            raise ModelNotFound(f"cannot load a model from {name!r} without torch and transformers: {why}; {INSTALL}") from None
-    except ModelNotFound as error:
-        if not _has_transformers() or isinstance(error, FilesDiffer):
-            raise ModelNotFound(f"cannot load a model from {name!r}: {error}") from error
-        why = str(error)
-    _log.debug("%s is run by transformers: %s", name, why)
-    from .models.transformers import load_transformers
-
-    return load_transformers(name, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **languages)
 
 
 def with_drafter(decoding: Decoding, **how: Any) -> Decoding:
@@ -88,7 +83,3 @@ def _load_compiled(name: str, device: Any, dtype: Any, **languages: str | None) 
         )
 
     return CompiledModel(name, eight_bits=dtype == INT8, **languages)
-
-
-def _has_transformers() -> bool:
-    return find_spec("torch") is not None and find_spec("transformers") is not None

@@ -7,20 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import bestfirst
 from bestfirst.engine.steps.bart import as_numpy, read_bart
 from bestfirst.engine.steps.native import calls, registers
 from bestfirst.engine.steps.native.decoder import NativeDecoder
-from bestfirst.engine.steps.tree import Sources, Tree
 from bestfirst.models.reader import Prompt
 from bestfirst.scoring import Coverage, LogProbability
 from engine.builders import ARCHITECTURES
 
 DATA = Path(__file__).parents[1] / "data"
 GERMAN, ENGLISH = ((DATA / f"tatoeba-200.{language}").read_text(encoding="utf-8").splitlines() for language in ("de", "en"))
-CPU = torch.device("cpu")
 
 pytestmark = pytest.mark.skipif(registers.HERE.eight is None, reason="this CPU has neither VNNI nor AVX2")
 
@@ -112,7 +109,7 @@ def test_all_layers_in_one_call_equal_the_layers_one_by_one(name):
     assert None not in wholes
     logits, hidden = [], []
     for decoder.whole, decoder.encoder.whole in (wholes, (None, None)):
-        tree, sources = Tree(CPU, torch.float32), Sources(CPU, torch.float32)
+        tree, sources = decoder.new_tree()
         hidden.append(decoder.encoder(inputs).copy())
         decoder.add_inputs(None, [Prompt(each, ()) for each in inputs], sources)
         slots = tree.allocate(5)

@@ -15,8 +15,7 @@ from bestfirst.engine.steps.bart_weights import Affine
 from bestfirst.engine.steps.native import calls, parts, registers
 from bestfirst.engine.steps.native.decoder import NativeEncoder, batches, wide_top
 from bestfirst.engine.steps.native.parts import Product
-from bestfirst.engine.steps.step_rows import Pages
-from bestfirst.engine.steps.tree import Sources, Tree
+from bestfirst.engine.steps.step_rows import NativeSources, NativeTree, Pages
 from engine.builders import ARCHITECTURES
 
 SHAPES = [(1, 1, 4), (3, 2, 8), (5, 2, 12), (17, 4, 16), (9, 2, 32), (50, 3, 64), (2, 2, 128)]  # rows, heads, head size
@@ -154,8 +153,8 @@ def test_nan_spreads_only_to_the_rows_that_read_it():
 
 
 def test_indices_out_of_range_are_reported():
-    tree, sources = Tree(torch.device("cpu"), torch.float32), Sources(torch.device("cpu"), torch.float32)
-    sources.add([normal(1, 2, 1, 3, 4)], [3])
+    tree, sources = NativeTree(), NativeSources()
+    sources.reserve([3], layers=1, heads=1, size=4)
     usual = (5, 1, 7, 0, 0)  # token, position, slot, parent's slot, input
 
     def check(**changes: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from math import inf
 from typing import Any
 
@@ -25,16 +25,14 @@ from .model_record import record_of
 from .runner import Row, Runner, Sentence
 
 
-def step_of(model: Any) -> tuple[Any, Any]:
-    """The decoder step (a `DecoderStep` or a `NativeDecoder`) for a model, and the context manager to run all of its work in."""
+def runner_of(model: Any) -> Runner:
+    """A `Runner` with the model's own decoder step, or with the fastest that agrees with the model."""
     if model.decoder is not None:
-        return model.decoder, nullcontext
-    import torch
-
+        return Runner(model, model.decoder)
     from .steps.step_choice import step_for
 
     with record_of(model).lock:  # the first call may compare steps with the model
-        return step_for(model), torch.inference_mode
+        return Runner(model, step_for(model))
 
 
 class CachedInput:
@@ -61,7 +59,7 @@ class CachedModel:
 
     def __init__(self, model: TextModel) -> None:
         self.model = model
-        self.runner = Runner(model, *step_of(model))
+        self.runner = runner_of(model)
         self._dropped: deque[Sentence] = deque()
 
     def start(self, source: Any) -> State:

@@ -7,7 +7,6 @@ in `HostEngine`; so do inputs with drafts, if drafting is faster for them.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from functools import lru_cache
 from math import ceil, inf
@@ -18,8 +17,8 @@ import numpy as np
 
 from ..constraints.trie import Trie
 from ..drafting import MAX_DRAFT_TOKENS
-from ..scoring import GNMT, LengthNormalized, Score
-from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, Strategy, StrictSearch, check_settings
+from ..scoring import GNMT, LengthNormalized
+from ..search import Answer, Context, LevelSearch, Patience, Result, StepSearch, StrictSearch, check_settings
 from ..search.policy import Policy
 from ..settings import Decoding
 from ..strategies import FirstFinished, HuggingFaceStep
@@ -27,7 +26,7 @@ from .engine import Job, Running
 from .host import HostEngine, suitable_budget
 from .steps.native import search_plan as s
 from .steps.native.calls import at
-from .steps.native.decoder import MULTIPLE, NOTHING, WIDE, NativeDecoder
+from .steps.native.decoder import MULTIPLE, WIDE, NativeDecoder
 from .steps.native.search_memory import SearchMemory, StepMemory
 from .tree_scorer import TreeScorer, not_finite
 
@@ -38,29 +37,16 @@ MAX_K = WIDE - 16  # largest beam: WIDE bounds the successors, of which some may
 STEPS_PER_CALL = 8  # an interrupt (Ctrl+C) is handled between calls
 
 
-class CompiledSearch(ABC):
-    """One input's search in compiled code; its state is in `memory`."""
+class CompiledSearch:
+    """One input's search in compiled code; its state is in `memory`. It runs as the Python search `runs_as` does."""
 
     whole_levels = False
     state: Any  # the scorer's: a compiled search is its own root
 
-    @classmethod
-    def takes(cls, job: Job) -> bool:
-        """Whether compiled code supports this job."""
-        decoding = job.decoding
-        unsupported = decoding.must_contain, decoding.stop_strings, decoding.min_length, decoding.max_calls
-        plain = job.begin is None and job.trace is None and not any(unsupported)
-        return plain and decoding.objective.plain and decoding.plan.k <= MAX_K and cls.supports(decoding.plan, decoding.objective)
-
-    @staticmethod
-    @abstractmethod
-    def supports(plan: Strategy, score: Score) -> bool:
-        """Whether this class implements the strategy and score."""
-
-    def __init__(self, job: Job, eos: Collection[int]) -> None:
-        decoding, plan = job.decoding, job.decoding.plan
+    def __init__(self, job: Job, eos: Collection[int], runs_as: type) -> None:
+        decoding, plan, score = job.decoding, job.decoding.plan, job.decoding.objective
         self.context = Context(job.n_max, job.source.length)
-        check_settings(plan, decoding.objective, self.context, decoding.nbest)
+        check_settings(plan, score, self.context, decoding.nbest)
         ends, complete = frozenset(decoding.ending(eos)), job.n_max if decoding.accept_truncated else None
         k = int(plan.k)
         most = k * (len(ends) * (job.n_max + 2) + k)  # answers there can be, so that a large n-best takes no memory
@@ -69,8 +55,14 @@ class CompiledSearch(ABC):
         )  # fmt: skip
         if decoding.allowed is not None:
             self.memory.under(decoding.allowed, ends)  # type: ignore[arg-type]
-        self.root, self.score, self.strategy = self, decoding.objective, plan
-        self.width, self.level_rows = self.memory.width, int(self.memory.head[s.LEVEL_ROWS])
+        self.root, self.score, self.strategy = self, score, plan
+        self.width, self.level_rows, self.runs_as = self.memory.width, int(self.memory.head[s.LEVEL_ROWS]), runs_as
+        if runs_as is StepSearch:
+            self.memory.until_step(norms(score, job.n_max), max(decoding.nbest, k))
+        elif runs_as is LevelSearch:
+            enough = plan.stop.enough(self)  # type: ignore[attr-defined]
+            stop = s.AT_LEAD if isinstance(plan.stop, FirstFinished) and score.value_only else s.AT_ENOUGH
+            self.memory.by_levels(norms(score, job.n_max), stop, 1 << 60 if enough == inf else ceil(enough))
 
     @property
     def rows(self) -> int:
@@ -78,8 +70,8 @@ class CompiledSearch(ABC):
 
     def certified(self) -> list[Answer]:
         """The certain answers; none before the end for searches that rank them by score."""
-        levels, by_step, needed = self.memory.head[[s.LEVELS, s.BY_STEP, s.NEEDED]]
-        return [] if (levels or by_step) and needed >= 0 else [self._answer(*each) for each in self.memory.answers]
+        certain = self.runs_as is StrictSearch or self.memory.head[s.NEEDED] < 0
+        return [self._answer(*each) for each in self.memory.answers] if certain else []
 
     def _answer(self, tokens: tuple[int, ...], value: float) -> Answer:
         return Answer(tokens, self.score.final(value, len(tokens), self.context) if tokens else value, value)
@@ -100,43 +92,21 @@ class CompiledSearch(ABC):
         del self.root
 
 
-class CompiledStrictSearch(CompiledSearch):
-    """A compiled `StrictSearch`."""
-
-    @staticmethod
-    def supports(plan: Strategy, score: Score) -> bool:
-        return StrictSearch.takes(plan, score)
-
-
-class CompiledStepSearch(CompiledStrictSearch):
-    """A compiled `StepSearch`, for scores that divide by a function of the length."""
-
-    @staticmethod
-    def supports(plan: Strategy, score: Score) -> bool:
-        return type(plan.stop) is HuggingFaceStep and StepSearch.takes(plan, score) and type(score) in (LengthNormalized, GNMT)
-
-    def __init__(self, job: Job, eos: Collection[int]) -> None:
-        super().__init__(job, eos)
-        self.memory.until_step(norms(self.score, job.n_max), max(job.decoding.nbest, int(self.strategy.k)))
-
-
-class CompiledLevelSearch(CompiledSearch):
-    """A compiled `LevelSearch` that relies on bounds, for log-probability or a score that divides by a function of the length."""
-
-    @staticmethod
-    def supports(plan: Strategy, score: Score) -> bool:
-        known_stop = LevelSearch.takes(plan, score) and type(plan.stop) in (Patience, FirstFinished)
-        known_score = score.value_only or type(score) in (LengthNormalized, GNMT)
+def compiled_as(job: Job) -> type | None:
+    """The Python search that compiled code runs for this job as well; None if it does not support the job."""
+    decoding, plan, score = job.decoding, job.decoding.plan, job.decoding.objective
+    unsupported = decoding.must_contain, decoding.stop_strings, decoding.min_length, decoding.max_calls, job.begin, job.trace
+    if any(unsupported) or not score.plain or plan.k > MAX_K:
+        return None
+    by_length = type(score) in (LengthNormalized, GNMT)  # a value divided by a function of the length
+    if StrictSearch.takes(plan, score):
+        return StrictSearch
+    if by_length and type(plan.stop) is HuggingFaceStep and StepSearch.takes(plan, score):
+        return StepSearch
+    if (by_length or score.value_only) and type(plan.stop) in (Patience, FirstFinished) and LevelSearch.takes(plan, score):
         policy = Policy(plan, score)
-        return known_stop and known_score and policy.prunes and policy.relies_on_bound and not policy.whole_levels
-
-    def __init__(self, job: Job, eos: Collection[int]) -> None:
-        super().__init__(job, eos)
-        enough = self.strategy.stop.enough(self)  # type: ignore[attr-defined]
-        lead = isinstance(self.strategy.stop, FirstFinished) and self.score.value_only
-        self.memory.by_levels(
-            norms(self.score, job.n_max), s.AT_LEAD if lead else s.AT_ENOUGH, 1 << 60 if enough == inf else ceil(enough)
-        )
+        return LevelSearch if policy.prunes and policy.relies_on_bound and not policy.whole_levels else None
+    return None
 
 
 def norms(score: Any, n_max: int) -> Any:
@@ -155,7 +125,6 @@ class CompiledEngine(HostEngine):
     """Runs searches on a compiled decoder, all compiled or all in Python at a time."""
 
     scorer: TreeScorer
-    learns_ahead_from = (*HostEngine.learns_ahead_from, CompiledStrictSearch)
 
     @staticmethod
     def takes(scorer: Any, decoding: Decoding) -> bool:
@@ -174,8 +143,9 @@ class CompiledEngine(HostEngine):
     def __init__(self, scorer: TreeScorer, decoding: Decoding, drafting: Drafting | None = None) -> None:
         super().__init__(scorer, decoding, drafting)
         self._decoder: NativeDecoder = scorer.runner.decoder
-        self._banned = np.array(scorer.model.banned, np.int64) if scorer.model.banned else NOTHING
+        self._banned = np.array(scorer.model.banned, np.int64)
         self._memory = StepMemory(0)
+        self._describe_projection()
         self._max_positions = 1  # path length that memory is allocated for
         self._compiles = True  # until a job arrives that is not compiled; with a drafter, chosen anew when the engine is idle
 
@@ -194,12 +164,11 @@ class CompiledEngine(HostEngine):
                     self._waiting[place] = self._by_job[running.job] = self._prepare(running.job)
 
     def _prepare(self, job: Job) -> Running:
-        kinds = CompiledStrictSearch, CompiledStepSearch, CompiledLevelSearch
-        for kind in kinds if self._compiles and self._compiles_constraint(job.decoding) else ():
-            if kind.takes(job):
-                drafts = None if self.drafting is None else self.drafting.start(job)
-                return Running(job, kind(job, self.scorer.eos), drafts=drafts)  # type: ignore[arg-type]
-        return super()._prepare(job)
+        runs_as = compiled_as(job) if self._compiles and self._compiles_constraint(job.decoding) else None
+        if runs_as is None:
+            return super()._prepare(job)
+        drafts = None if self.drafting is None else self.drafting.start(job)
+        return Running(job, CompiledSearch(job, self.scorer.eos, runs_as), drafts=drafts)  # type: ignore[arg-type]
 
     def _compiles_constraint(self, decoding: Decoding) -> bool:
         """Whether the constraint, if any, is a trie that compiled code can read, with an end token behind each item."""
@@ -281,10 +250,7 @@ class CompiledEngine(HostEngine):
         memory, free, width = self._memory, self._cheap_rows(), max(search.width for search in searches)
         rows = min(self.budget.rows, sum(running.search.level_rows for running in self._active))
         if rows > memory.rows:
-            memory, old = StepMemory(max(rows, min(self.budget.rows, 2 * memory.rows))), memory
-            memory.give(old.take_back())
-            self._memory = memory
-            self._describe_projection(memory)
+            memory.make_room(max(rows, min(self.budget.rows, 2 * memory.rows)))
         for running, search in zip(self._active, searches, strict=True):
             sentence = running.search.root.state[0]
             search.head[s.START : s.PAUSED + 1] = (
@@ -296,6 +262,12 @@ class CompiledEngine(HostEngine):
         numbers[s.FREE] = min(free, self.budget.rows)
         memory.room(s.BEST_OF_AT, rows * width, np.float32)
         memory.room(s.TOKENS_OF_AT, rows * width, np.int64)
+        decoder, columns = self._decoder, -(-memory.rows // MULTIPLE) * MULTIPLE
+        if decoder.packed is not None:
+            memory.room(s.LOGITS_AT, memory.rows * len(decoder.packed.scales), np.float32)
+        else:
+            memory.room(s.TURNED_AT, columns * decoder.width, np.float32)
+            memory.room(s.LOGITS_AT, columns * len(decoder.head), np.float32)
         guesses = len(searches) * max(running.search.level_rows for running in self._active)
         memory.room(s.GUESS_COSTS_AT, guesses)
         memory.room(s.GUESSES_AT, 3 * guesses, np.int32)
@@ -305,19 +277,15 @@ class CompiledEngine(HostEngine):
         self._reserve_answers(searches)
         return numbers
 
-    def _describe_projection(self, memory: StepMemory) -> None:
+    def _describe_projection(self) -> None:
         """Writes the vocabulary projection and the banned tokens into the step's parameters."""
-        decoder, numbers, packed = self._decoder, memory.numbers, self._decoder.packed
+        decoder, numbers, packed = self._decoder, self._memory.numbers, self._decoder.packed
         numbers[[s.BANNED_AT, s.BANNED, s.VOCABULARY, s.LANES]] = at(self._banned), len(self._banned), len(decoder.head), MULTIPLE
         numbers[s.HEAD_BIAS_AT] = 0 if decoder.head_bias is None else at(decoder.head_bias)
         if packed is not None:
             numbers[[s.HEAD_AT, s.HEAD_START_AT, s.HEAD_SCALES_AT, s.COLUMNS]] = (*map(at, packed), len(packed.scales))
-            memory.room(s.LOGITS_AT, memory.rows * len(packed.scales), np.float32)
-            return
-        columns = -(-memory.rows // MULTIPLE) * MULTIPLE
-        numbers[s.HEAD_AT] = at(decoder.head)
-        memory.room(s.TURNED_AT, columns * decoder.width, np.float32)
-        memory.room(s.LOGITS_AT, columns * len(decoder.head), np.float32)
+        else:
+            numbers[s.HEAD_AT] = at(decoder.head)
 
     def _reserve(self, searches: list[SearchMemory]) -> None:
         """Allocates memory for another step, whatever its outcome (`searches.has_room`)."""

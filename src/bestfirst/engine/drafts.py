@@ -16,7 +16,7 @@ from time import thread_time
 from typing import TYPE_CHECKING, Any
 
 from ..drafting import MAX_DRAFT_TOKENS, Drafter
-from ..search import AnyOrderSearch, Hypothesis, LevelSearch, Result, Search, StrictSearch, Successors, Trace
+from ..search import Hypothesis, Result, Search, Successors, Trace
 from .model_record import DraftGains, SuccessRates
 
 if TYPE_CHECKING:
@@ -104,12 +104,6 @@ class Drafting:
         if why not in self._logged:
             self._logged.add(why)
             _log.info(f"no drafts: {why}", *given)
-
-    def start_for(self, job: Job, search: Search) -> Drafts | None:
-        """Starts drafting for an input; None if its search or settings cannot use drafts."""
-        if not isinstance(search, (StrictSearch, LevelSearch, AnyOrderSearch)):
-            return None
-        return self.start(job)
 
     def start(self, job: Job) -> Drafts | None:
         """Starts the drafter on an input, even if nothing is drafted for it: the drafter learns from the output."""

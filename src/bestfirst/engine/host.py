@@ -39,8 +39,6 @@ class HostEngine:
     that needs more by itself exceeds the bound; no input is ever abandoned for it. A traced search cannot start over.
     """
 
-    learns_ahead_from: tuple[type, ...] = (StrictSearch,)  # search types whose outcomes train `Scorer.ahead`
-
     def __init__(self, scorer: Scorer, decoding: Decoding, drafting: Drafting | None = None) -> None:
         self.scorer = scorer
         self.drafting = drafting
@@ -99,7 +97,8 @@ class HostEngine:
         search = job.search(self.scorer)
         if isinstance(search, AnyOrderSearch) and search.policy.by_score:
             search.ask_again()
-        return Running(job, search, drafts=None if self.drafting is None else self.drafting.start_for(job, search))
+        drafts = self.drafting is not None and isinstance(search, (StrictSearch, LevelSearch, AnyOrderSearch))
+        return Running(job, search, drafts=self.drafting.start(job) if drafts else None)  # type: ignore[union-attr]
 
     def cancel(self, job: Job) -> None:
         if self._failed.pop(job, None) is not None:
@@ -230,7 +229,8 @@ class HostEngine:
 
     def _cheap_rows_alone(self, running: Running, most: int) -> int:
         """The number of rows worth running in a step for a single input, at most `most`."""
-        if self.budget.alone is None or self.scorer.ahead is None or not isinstance(running.search, self.learns_ahead_from):
+        runs_as = getattr(running.search, "runs_as", type(running.search))
+        if self.budget.alone is None or self.scorer.ahead is None or not issubclass(runs_as, StrictSearch):
             return self.budget.alone or most
         return self.scorer.ahead.rows(running.kind, most, self.budget.alone)
 

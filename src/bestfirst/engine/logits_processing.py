@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from ..models import Model
@@ -74,7 +75,10 @@ class Processing:
                 raise ValueError(f"{_name(each)} goes by {why}: give it to generate(..., custom_generate=bestfirst.generate)")
         self._prompt: Callable[[Hypothesis], Sequence[int]] = (lambda y: y.state[0].prompt) if hugging_face else (lambda y: ())
         self._bounded = bounded
-        self._apply = [_checked(each, _on_tensors(each) if hugging_face or _is_theirs(each) else each) for each in processors]
+        theirs = [any(kind.__module__ == THEIRS for kind in type(each).__mro__) for each in processors]
+        if (hugging_face or any(theirs)) and find_spec("torch") is None:
+            raise ValueError("processors of such a model get tensors: pip install 'bestfirst[transformers]'")
+        self._processors = [(each, hugging_face or its) for each, its in zip(processors, theirs, strict=True)]
 
     def __call__(self, batch: Sequence[Hypothesis], scores: Any) -> Any:
         ids = [[*self._prompt(y), *y.tokens] for y in batch]
@@ -93,8 +97,13 @@ class Processing:
         import numpy as np
 
         tokens = np.array(ids, np.int64).reshape(len(ids), -1)
-        for apply in self._apply:
-            scores = apply(tokens, scores)
+        for processor, of_tensors in self._processors:
+            out = _on_tensors(processor, tokens, scores) if of_tensors else processor(tokens, scores)
+            if getattr(out, "shape", None) != scores.shape:
+                got = "None" if out is None else f"shape {tuple(out.shape)}" if hasattr(out, "shape") else type(out).__name__
+                given = f"processor {_name(processor)} was given scores of shape {tuple(scores.shape)}"
+                raise BrokenLaw(f"{given} and returned {got}; return as many")
+            scores = out
         return scores
 
 
@@ -114,32 +123,11 @@ def _name(processor: Any) -> str:
     return getattr(processor, "__name__", type(processor).__name__)
 
 
-def _is_theirs(processor: Any) -> bool:
-    return any(kind.__module__ == THEIRS for kind in type(processor).__mro__)
+def _on_tensors(processor: Any, ids: Any, scores: Any) -> Any:
+    """Calls the processor with tensors, on the scores' device; `ids` is an array, and scores and result may be."""
+    import torch
 
-
-def _on_tensors(processor: Any) -> Callable[[Any, Any], Any]:
-    """Calls the processor with tensors, on the scores' device; its arguments and result here may be arrays."""
-    try:
-        import torch
-    except ImportError:
-        raise ValueError("processors of such a model get tensors: pip install 'bestfirst[transformers]'") from None
-
-    def apply(ids: Any, scores: Any) -> Any:
-        if hasattr(scores, "detach"):
-            return processor(torch.from_numpy(ids).to(scores.device), scores)
-        out = processor(torch.from_numpy(ids), torch.from_numpy(scores))
-        return out.numpy() if hasattr(out, "detach") else out
-
-    return apply
-
-
-def _checked(processor: Any, apply: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    def checked(ids: Any, scores: Any) -> Any:
-        out, shape = apply(ids, scores), tuple(scores.shape)
-        if getattr(out, "shape", None) != scores.shape:
-            got = "None" if out is None else f"shape {tuple(out.shape)}" if hasattr(out, "shape") else type(out).__name__
-            raise BrokenLaw(f"processor {_name(processor)} was given scores of shape {shape} and returned {got}; return as many")
-        return out
-
-    return checked
+    if hasattr(scores, "detach"):
+        return processor(torch.from_numpy(ids).to(scores.device), scores)
+    out = processor(torch.from_numpy(ids), torch.from_numpy(scores))
+    return out.numpy() if hasattr(out, "detach") else out

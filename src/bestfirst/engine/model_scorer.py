@@ -11,7 +11,7 @@ from typing import Any
 from ..constraints import allowed_after, check_vocabulary
 from ..models import Ensemble, Model, Query, Scored, Source
 from ..models.model import as_model, eos_of
-from ..models.score_arrays import as_float64, top_k_matrix, top_k_rows
+from ..models.score_arrays import as_float64, top_k_rows
 from ..scoring import Score
 from ..search import BrokenLaw, Hypothesis, Successors
 from ..settings import Budget
@@ -39,7 +39,8 @@ class ModelScorer(Scorer):
         self.eos = eos_of(model.eos, type(model).__name__)
         self.user_model = UserModel(model, lenient)
         self.merge = None if getattr(model.merge_key, "__func__", None) is Model.merge_key else model.merge_key
-        self._measured: Budget | None = None
+        self._as_given = score.plain and not score.needs & NEEDED_PER_TOKEN  # whether values are what the model returns
+        self.chains = not model.stateful and self._as_given
         self.language_model = None if score.language_model is None else UserModel(as_model(score.language_model), lenient)
         self._caches, self._use_caches = _caches_in(model, score.language_model)
         if "attention" in score.needs and getattr(model.attend, "__func__", None) is Model.attend:
@@ -53,10 +54,6 @@ class ModelScorer(Scorer):
             )
 
     @property
-    def chains(self) -> bool:  # type: ignore[override]
-        return not self.model.stateful and self.score.plain and not self.score.needs & NEEDED_PER_TOKEN
-
-    @property
     def model_seconds(self) -> float:  # type: ignore[override]
         return self.user_model.seconds + (0.0 if self.language_model is None else self.language_model.seconds)
 
@@ -67,10 +64,8 @@ class ModelScorer(Scorer):
     def budget(self) -> Budget:
         if not self._caches:
             return self.user_model.budget()
-        if self._measured is None:
-            budgets = [cache.runner.budget() for cache in self._caches]
-            self._measured = Budget(min(each.rows for each in budgets), min(each.free for each in budgets))
-        return self._measured
+        budgets = [cache.runner.budget() for cache in self._caches]
+        return Budget(min(each.rows for each in budgets), min(each.free for each in budgets))
 
     def cache_tokens(self) -> int:
         return sum(cache.cache_tokens() for cache in self._caches)
@@ -96,11 +91,11 @@ class ModelScorer(Scorer):
         if scored is None:
             reusable = width > 1 + len(self.eos)  # otherwise states are used once, and the model may overwrite them
             with garbage_collection(), self._use_caches(self._caches):
-                answers = self.user_model.ask(queries, "attention" in self.score.needs, reusable)
-            if self.process is not None:
-                answers = self._apply_process(rows, answers)
-            allowed = allowed_after(rows) or [None] * len(rows)
-            scored = self._all_successors(rows, [beside for _, beside in before], answers, allowed, width)
+                scored = self.user_model.ask(queries, "attention" in self.score.needs, reusable)
+            places = [i for i, answer in enumerate(scored) if not isinstance(answer, ModelFailure)]
+            if answered := [(rows[i], before[i][1], scored[i]) for i in places]:
+                for i, successors in zip(places, self._successors(answered, width), strict=True):
+                    scored[i] = successors
         for i, y, successors in zip(alive, rows, scored, strict=True):
             out[i] = successors
             if isinstance(successors, ModelFailure):
@@ -109,7 +104,7 @@ class ModelScorer(Scorer):
 
     def _best_of_ensemble(self, batch: Sequence[Hypothesis], queries: Sequence[Query], width: float) -> list[Any] | None:
         """The best few tokens by an ensemble, without the scores of all tokens. None for other models, and if all are needed."""
-        needs_all = self.process is not None or bool(self.score.needs & NEEDED_PER_TOKEN) or not self.score.plain
+        needs_all = self.process is not None or not self._as_given
         if not self._caches or type(self.model) is not Ensemble or needs_all or (batch[0].parent or batch[0]).node is not None:
             return None
         from .runner import all_exclusive
@@ -126,53 +121,59 @@ class ModelScorer(Scorer):
             out.append(Successors(values, tokens) if problem is None else self._failure(problem))
         return out
 
-    def _apply_process(self, batch: Sequence[Hypothesis], answers: Sequence[Any]) -> list[Any]:
-        """The answers with processed scores, in float64."""
+    def _processed(self, batch: Sequence[Hypothesis], rows: Sequence[Any]) -> Any:
+        """The scores as `process` changes them, in float64."""
         import numpy
 
-        out = list(answers)
-        answered = [i for i, answer in enumerate(answers) if not isinstance(answer, ModelFailure)]
-        rows = [as_float64(answers[i].logprobs, ScoresAfter(batch[i]), nan=True) for i in answered]
-        for i, row in zip(answered, rows, strict=True):
-            self._check_size(row, ScoresAfter(batch[i]))
-        if answered:
-            for i, row in zip(answered, self.process([batch[i] for i in answered], numpy.stack(rows)), strict=True):  # type: ignore[misc]
-                out[i] = answers[i]._replace(logprobs=row)
-        return out
+        arrays = [as_float64(row, ScoresAfter(y), nan=True) for y, row in zip(batch, rows, strict=True)]
+        for y, array in zip(batch, arrays, strict=True):
+            self._check_size(array, ScoresAfter(y))
+        return self.process(batch, numpy.stack(arrays))  # type: ignore[misc]
 
-    def _all_successors(
-        self,
-        batch: Sequence[Hypothesis],
-        before: Sequence[ScoreState],
-        answers: Sequence[Any],
-        allowed: Sequence[Any],
-        width: float,
+    def _successors(
+        self, answered: Sequence[tuple[Hypothesis, ScoreState, Scored]], width: float
     ) -> list[Successors | ModelFailure]:
-        if self.score.plain and not self.score.needs & NEEDED_PER_TOKEN:
-            return self._plain_best(batch, [_only_allowed(*each) for each in zip(answers, allowed, batch, strict=True)], width)
+        """The successors of hypotheses, by one top-k if their scores are alike; sets their states.
+
+        A constraint forbids tokens after the score: temperatures normalise over all.
+        """
+        batch, rows = [y for y, _, _ in answered], [answer.logprobs for _, _, answer in answered]
+        if self.process is not None:
+            rows = self._processed(batch, rows)
         beside: Sequence[Any] = [None] * len(batch)
         if self.language_model is not None:
-            queries = [Query(each.language_model, y.tokens) for each, y in zip(before, batch, strict=True)]
+            queries = [Query(before.language_model, y.tokens) for y, before, _ in answered]
             with garbage_collection(), self._use_caches(self._caches):
                 beside = self.language_model.ask(queries, reusable=width > 1 + len(self.eos))
-        return [
-            next((failure for failure in (answer, lm) if isinstance(failure, ModelFailure)), None)
-            or self._successors(y, each, answer, lm, permitted, width)
-            for y, each, answer, lm, permitted in zip(batch, before, answers, beside, allowed, strict=True)
-        ]
-
-    def _plain_best(self, batch: Sequence[Hypothesis], answers: Sequence[Any], width: float) -> list[Successors | ModelFailure]:
-        """Successors by the model's unchanged scores, for all rows at once if their types agree."""
-        out: list[Any] = list(answers)
-        answered = [i for i, answer in enumerate(answers) if not isinstance(answer, ModelFailure)]
-        labels = [ScoresAfter(batch[i]) for i in answered]
-        for i, label in zip(answered, labels, strict=True):
-            self._check_size(answers[i].logprobs, label)
-            batch[i].state = (answers[i].state, NO_STATE)
-        best = top_k_rows([answers[i].logprobs for i in answered], labels, width)
-        for i, label, (values, tokens) in zip(answered, labels, best, strict=True):
+        out: list[Any] = [None] * len(batch)
+        allowed = allowed_after(batch) or [None] * len(batch)
+        ranked: list[tuple[int, ScoresAfter, Any, Any]] = []  # place, label, values, and log-probabilities if these differ
+        for i, ((y, before, answer), row) in enumerate(zip(answered, rows, strict=True)):
+            label = ScoresAfter(y)
+            self._check_size(row, label)
+            if self._as_given:
+                y.state = (answer.state, NO_STATE)
+                values = row if allowed[i] is None else as_float64(row, label, nan=True)
+                ranked.append((i, label, _kept(values, allowed[i]), None))
+                continue
+            if isinstance(beside[i], ModelFailure):
+                out[i] = beside[i]
+                continue
+            try:
+                logprobs = as_float64(row, label)
+            except BrokenLaw:
+                raise
+            except ValueError as error:
+                out[i] = self._failure(str(error))
+                continue
+            values = self._increments(y, before, logprobs, answer, beside[i])
+            ranked.append((i, label, _kept(values, allowed[i]), None if self.score.plain else logprobs))
+        best = top_k_rows([values for _, _, values, _ in ranked], [label for _, label, _, _ in ranked], width)
+        for (i, label, _, logprobs), (values, tokens) in zip(ranked, best, strict=True):
             problem = invalid_scores(values, tokens, label)
-            out[i] = Successors(values, tokens) if problem is None else self._failure(problem)
+            ending = float(self.score.ending(batch[i].state[1].coverage)) if "attention" in self.score.needs else 0.0
+            own = None if logprobs is None else logprobs[tokens].tolist()
+            out[i] = Successors(values, tokens, own, ending) if problem is None else self._failure(problem)
         return out
 
     def _check_size(self, row: Any, label: object) -> None:
@@ -193,30 +194,8 @@ class ModelScorer(Scorer):
             raise ValueError(why)
         return ModelFailure(why)
 
-    def _successors(
-        self, y: Hypothesis, before: ScoreState, answer: Scored, beside: Scored | None, allowed: Any, width: float
-    ) -> Successors | ModelFailure:
-        """The successors of `y`; sets its state. A constraint forbids tokens after the score: temperatures normalise over all."""
-        self._check_size(answer.logprobs, ScoresAfter(y))
-        try:
-            logprobs = as_float64(answer.logprobs, ScoresAfter(y))
-        except BrokenLaw:
-            raise
-        except ValueError as error:
-            return self._failure(str(error))
-        values, reached = self._increments(y, before, logprobs, beside)
-        coverage = before.coverage
-        if answer.attention is not None:
-            coverage = coverage + as_float64(answer.attention, f"the attention after {list(y.tokens)}")
-        y.state = (answer.state, ScoreState(None if beside is None else beside.state, reached, coverage))
-        ending = float(self.score.ending(coverage)) if "attention" in self.score.needs else 0.0
-        ((best, tokens),) = top_k_matrix(_kept(values, allowed)[None], width)
-        if problem := invalid_scores(best, tokens, ScoresAfter(y)):
-            return self._failure(problem)
-        return Successors(best, tokens, None if self.score.plain else logprobs[tokens].tolist(), ending)
-
-    def _increments(self, y: Hypothesis, before: ScoreState, logprobs: Any, beside: Scored | None) -> tuple[Any, Any]:
-        """Each token's increment of the value, and the language model's log-probability of the prefix, if the score needs it."""
+    def _increments(self, y: Hypothesis, before: ScoreState, logprobs: Any, answer: Scored, beside: Scored | None) -> Any:
+        """Each token's increment of the value; sets the state of `y`."""
         import numpy
 
         aux = reached = None
@@ -235,7 +214,11 @@ class ModelScorer(Scorer):
                 f"the score of {[*y.tokens, token]} is {values[token]}: check the models' scores there"
                 + (", or choose an epsilon above 0" if beside is not None else "")
             )
-        return values, reached
+        coverage = before.coverage
+        if answer.attention is not None:
+            coverage = coverage + as_float64(answer.attention, f"the attention after {list(y.tokens)}")
+        y.state = (answer.state, ScoreState(None if beside is None else beside.state, reached, coverage))
+        return values
 
     def advice(self, root: Hypothesis, n_max: int, eos: Collection[int] | None) -> str | None:
         if root.successors is not None and not root.successors.tokens:
@@ -262,13 +245,6 @@ def _caches_in(*models: Any) -> tuple[list[Any], Callable[[list[Any]], AbstractC
     from .cached_model import cached_models_in, use_caches
 
     return cached_models_in(*models), use_caches
-
-
-def _only_allowed(answer: Any, allowed: Any, y: Hypothesis) -> Any:
-    """The answer with all scores -inf except for the `allowed` tokens (None: all are)."""
-    if allowed is None or isinstance(answer, ModelFailure):
-        return answer
-    return answer._replace(logprobs=_kept(as_float64(answer.logprobs, ScoresAfter(y), nan=True), allowed))
 
 
 def _kept(scores: Any, allowed: Any) -> Any:

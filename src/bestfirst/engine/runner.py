@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from math import ceil
 from time import perf_counter
 from typing import Any
-
-import numpy as np
 
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
@@ -42,31 +39,31 @@ Row = tuple[Sentence, int, int, int]
 
 
 class Runner:
-    """Runs rows of many inputs on one model with a decoder step, within `mode` (`torch.inference_mode` for torch)."""
+    """Runs rows of many inputs on one model with a decoder step (a `DecoderStep` or a `NativeDecoder`)."""
 
-    def __init__(self, model: TextModel, decoder: Any, mode: Callable[[], AbstractContextManager[Any]] = nullcontext) -> None:
+    def __init__(self, model: TextModel, decoder: Any) -> None:
         self.model = model
         self.decoder = decoder
-        self.mode = mode
         self.tree, self.sources = decoder.new_tree(model)
         self.lock = getattr(decoder, "lock", None) or record_of(model).lock  # held while this model runs
         self.seconds = 0.0  # spent in the model so far
+        self._budget: Budget | None = None
         self._keeps_attention = False  # per runner, since runners share the decoder
         self._sentences: list[Sentence] = []
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Holds the model's lock, within `mode`: no other thread runs the model meanwhile."""
-        with self.mode(), self.lock:
+        """Holds the model's lock: no other thread runs the model meanwhile."""
+        with self.decoder.mode(), self.lock:
             yield
 
     def budget(self) -> Budget:
         """The row budget for this model on this machine, measured on the first call."""
-        record = record_of(self.model)
-        with self.exclusive():
-            if record.budget is None:
-                record.budget = measured_budget(self.decoder, lambda: self.decoder.new_tree(self.model, tokens=16))
-            return record.budget
+        if self._budget is None:
+            record = record_of(self.model)
+            with self.exclusive():
+                self._budget = record.budget = record.budget or measured_budget(self.model, self.decoder)
+        return self._budget
 
     def admit(self, prompts: Sequence[Prompt]) -> list[Sentence]:
         """Admits inputs: runs the encoder on all of them, and prefills the cache with their prompts."""
@@ -121,20 +118,9 @@ class Runner:
         self.seconds += perf_counter() - begun
         return slots, logits
 
-    @cached_property
-    def _banned(self) -> Any:
-        """The model's banned tokens as the decoder takes them, an array or a tensor; None if there are none."""
-        if not self.model.banned:
-            return None
-        if self.model.decoder is not None:
-            return np.array(self.model.banned)
-        import torch
-
-        return torch.tensor(self.model.banned, device=self.model.model.device)  # type: ignore[attr-defined]
-
     def best(self, logits: Any, width: int, allowed: Any = None) -> tuple[Any, Any]:
         """As `DecoderStep.best`, over the tokens that this model may generate."""
-        return self.decoder.best(logits, width, self._banned, allowed)
+        return self.decoder.best(logits, width, self.model.banned, allowed)
 
     def keep_attention(self) -> None:
         """From now on, each step keeps its cross-attention weights. ValueError if the decoder cannot."""
@@ -155,7 +141,7 @@ class Runner:
         """Releases an input: frees its slots and its index, which the last input takes over."""
         begun = perf_counter()
         self.tree.release(sentence.slots)
-        with self.mode():
+        with self.decoder.mode():
             last = self.sources.remove(sentence.place) if self.model.encoder_decoder else len(self._sentences) - 1
         self._sentences[last].place = sentence.place
         self._sentences[sentence.place] = self._sentences[last]
@@ -182,16 +168,16 @@ REPEATS = 5
 SEARCH_STEP, SEARCH_ROW = 200e-6, 70e-6  # seconds that the search itself takes per step and per row
 
 
-def measured_budget(decoder: Any, room: Callable[[], tuple[Any, Any]]) -> Budget:
+def measured_budget(model: TextModel, decoder: Any) -> Budget:
     """The row budget at which throughput reaches `RATE_SHARE` of its peak, if a step takes a constant time plus a time per row.
 
     All rows may be speculative: most of what the engine chooses is needed later (`docs/engine.md`), and the constant part of a
-    step equals the cost of some dozens of rows. `room`: creates a tree and sources with room for one input.
+    step equals the cost of some dozens of rows.
     """
-    few = step_seconds(decoder, FEW, *room())
+    few = step_seconds(model, decoder, FEW)
     if few > SLOW_STEP:
         return Budget(MIN_ROWS, free=MIN_ROWS)
-    many = step_seconds(decoder, MANY, *room())
+    many = step_seconds(model, decoder, MANY)
     per_row = max((many - few) / (MANY - FEW), 1e-9)
     enough = RATE_SHARE / (1 - RATE_SHARE) * (few / per_row - FEW)
     rows = min(MAX_ROWS, max(MIN_ROWS, MIN_ROWS * ceil(enough / MIN_ROWS)))
@@ -199,13 +185,14 @@ def measured_budget(decoder: Any, room: Callable[[], tuple[Any, Any]]) -> Budget
     return Budget(rows, free=rows, alone=max(2, alone))
 
 
-def step_seconds(decoder: Any, rows: int, tree: Any, sources: Any) -> float:
-    """The time of a step of this many rows, each with one previous token: the minimum of a few runs."""
+def step_seconds(model: TextModel, decoder: Any, rows: int) -> float:
+    """The time of a step of this many rows of one input, each with one previous token: the minimum of a few runs."""
+    tree, sources = decoder.new_tree(model, tokens=16)
     table = [(1, 1, slot, 0, 0) for slot in tree.allocate(rows)]
     times: list[float] = []
     while len(times) < REPEATS and sum(times) < SLOW_STEP:
         begun = perf_counter()
         logits = decoder.step(tree.rows(table, [rows]), tree, sources)
-        decoder.best(logits, 1, None)[1].tolist()
+        decoder.best(logits, 1)[1].tolist()
         times.append(perf_counter() - begun)
     return min(times)

@@ -12,7 +12,7 @@ from typing import Any
 from ..drafting import Continuation, Drafter
 from ..models.reader import Prompt
 from ..models.text_model import TextModel
-from .cached_model import step_of
+from .cached_model import runner_of
 from .runner import Runner, Sentence
 
 ROWS_PER_STEP = 4  # rows per step of the smaller model
@@ -51,7 +51,7 @@ class SmallerModel(Drafter):
     @cached_property
     def _runner(self) -> Runner:
         """Created on first use: on a GPU the device's searches run the model instead."""
-        return Runner(self.model, *step_of(self.model))
+        return runner_of(self.model)
 
     def start(self, source: Any) -> DraftedInput:
         given = source.payload
@@ -108,7 +108,7 @@ class SmallerModel(Drafter):
         slots = self._runner.tree.allocate(len(prefixes))
         at = {prefix: slot for prefix, (slot, _) in memory.known.items()} | dict(zip(prefixes, slots, strict=True))
         _, logits = self._runner.step([sentence.row(prefix, at.get(prefix[:-1], 0)) for prefix in prefixes], slots)
-        values, tokens = self._runner.decoder.best(logits, min(SUCCESSORS, logits.shape[1]), None)
+        values, tokens = self._runner.decoder.best(logits, min(SUCCESSORS, logits.shape[1]))
         for prefix, slot, best, each in zip(prefixes, slots, values.tolist(), tokens.tolist(), strict=True):
             memory.known[prefix] = (slot, list(zip(best, each, strict=True)))
 

@@ -20,9 +20,9 @@ from ..models.text_model import TextModel
 from ..scoring import Score, log_softmax
 from ..search import Hypothesis, Successors
 from ..settings import Budget
-from .cached_model import CachedModel, step_of
+from .cached_model import CachedModel, runner_of
 from .model_record import record_of
-from .runner import Row, Runner, Sentence, all_exclusive
+from .runner import Row, Sentence, all_exclusive
 from .scorer import Scorer, ScoreState, check_same_vocabulary, checked_increments
 
 MAX_LIST = 128  # longest row of successors that is kept as a list
@@ -38,7 +38,8 @@ class TreeScorer(Scorer):
         self.model = model
         self.score = score
         self.eos = model.eos
-        self.runner = Runner(model, *step_of(model))
+        self.vocabulary = model.vocabulary
+        self.runner = runner_of(model)
         self.ahead = record_of(model).ahead
         self.language_model = None if score.language_model is None else CachedModel(score.language_model)
         self.chains = self.language_model is None
@@ -46,21 +47,13 @@ class TreeScorer(Scorer):
         self._attends = "attention" in score.needs
         if self._attends:
             self.runner.keep_attention()
-        self._top_seconds = 0.0
-        self._measured: Budget | None = None
 
     @property
     def model_seconds(self) -> float:  # type: ignore[override]
-        return self.runner.seconds + self._top_seconds
-
-    @property
-    def vocabulary(self) -> int:  # type: ignore[override]
-        return self.model.vocabulary
+        return self.runner.seconds
 
     def budget(self) -> Budget:
-        if self._measured is None:
-            self._measured = self.runner.budget()
-        return self._measured
+        return self.runner.budget()
 
     def cache_tokens(self) -> int:
         return self.runner.cache_tokens()
@@ -105,7 +98,7 @@ class TreeScorer(Scorer):
         _, logits = self.runner.step(rows, slots)
         started = perf_counter()
         best, tokens, own = map(_to_numpy, self._best(batch, logits, int(min(width, logits.shape[1]))))
-        self._top_seconds += perf_counter() - started
+        self.runner.seconds += perf_counter() - started
         successors = _successors(batch, best, tokens, own, processed=self.process is not None)
         return self._with_endings(batch, rows, successors) if self._attends else successors
 

@@ -43,8 +43,8 @@ class FusedBart(DecoderStep):
     def __init__(self, model: Any) -> None:
         self.weights = read_bart(model)
         self.side = self.weights.decoder
-        self.layers = [JoinedLayer(layer, Linear.join) for layer in self.side.layers]
-        self.head = Linear.join(self.weights.head)
+        self.layers = [JoinedLayer(layer, Linear) for layer in self.side.layers]
+        self.head = Linear(self.weights.head)
 
     def encode(self, hidden: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:
         batch, length, _ = hidden.shape
@@ -129,6 +129,8 @@ class RowGrid:
 class NativeBart(NativeDecoder, DecoderStep):
     """The compiled step (`NativeDecoder`) as a `DecoderStep`: trees and sources hold numpy arrays, results are torch tensors."""
 
+    mode = torch.inference_mode
+
     @staticmethod
     def takes(model: Any) -> bool:
         known = getattr(model.config, "activation_function", None) in ACTIVATIONS
@@ -145,15 +147,15 @@ class NativeBart(NativeDecoder, DecoderStep):
                 return super().add_inputs(model, prompts, sources)
             batches = [model.encode(chunk) for chunk in chunks(prompts)]
             encoded = [each[:n] for hidden, lengths in batches for each, n in zip(hidden, lengths, strict=True)]
-        return self.add_encoded(torch.cat(encoded).numpy(), [len(hidden) for hidden in encoded], sources)
+        return self._add(lambda first, end: torch.cat(encoded[first:end]).numpy(), [len(each) for each in encoded], sources)
 
     def step(self, rows: Any, tree: Any, sources: Any) -> torch.Tensor:
         return torch.from_numpy(super().step(rows, tree, sources))
 
     def best(
-        self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
+        self, logits: torch.Tensor, width: int, banned: Sequence[int] = (), allowed: Sequence[np.ndarray | None] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        values, tokens = super().best(logits.numpy(), width, None if banned is None else banned.numpy(), allowed)
+        values, tokens = super().best(logits.numpy(), width, banned, allowed)
         return torch.from_numpy(values), torch.from_numpy(tokens)
 
 

@@ -101,7 +101,7 @@ class BartWeights:
 
 
 class JoinedLayer:
-    """A layer whose projections are made by `product(*parts)`: one for all `Affine`s that take the same input (`Linear.join`)."""
+    """A layer whose projections are made by `product(*parts)`: one for all `Affine`s that take the same input (`Linear`)."""
 
     def __init__(self, layer: BartLayer, product: Callable[..., Any]) -> None:
         own, cross = layer.own, layer.cross

@@ -20,6 +20,7 @@ class DecoderStep(ABC):
     """Runs a Hugging Face decoder on the tree. `step_for` makes a new one when the model's weights have changed."""
 
     name: str
+    mode: Any = torch.inference_mode  # the context that everything is run in
     holds_model = False  # whether it keeps a reference to the whole model
     has_attention = False  # whether it can record its cross-attention
     by_place = True  # whether it is faster with rows in the order of their sources
@@ -67,7 +68,7 @@ class DecoderStep(ABC):
         """Logits of the next token, (rows, vocabulary), valid until the next step. Stores the rows' own keys and values."""
 
     def best(
-        self, logits: torch.Tensor, width: int, banned: torch.Tensor | None, allowed: Sequence[np.ndarray | None] | None = None
+        self, logits: torch.Tensor, width: int, banned: Sequence[int] = (), allowed: Sequence[np.ndarray | None] | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Of a step's logits the top `width` log-probabilities among tokens that are not banned, and their tokens, (rows, width).
 
@@ -76,8 +77,8 @@ class DecoderStep(ABC):
         """
         logits = logits.float()
         total = logits.logsumexp(-1, keepdim=True)
-        if banned is not None:
-            logits[:, banned] = -inf
+        if banned:
+            logits[:, list(banned)] = -inf
         values, tokens = top(logits if allowed is None else keep_allowed(logits, allowed), width)
         return (values - total).clamp_(max=0), tokens
 

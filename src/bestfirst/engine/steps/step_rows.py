@@ -76,19 +76,22 @@ def by_generation(table: list[Entry]) -> list[Any]:
 
 
 class Arrays:
-    """How trees and sources allocate memory: here as numpy arrays, in `tree.py` as tensors."""
+    """How trees and sources allocate keys and values: here as numpy arrays, in `tree.py` as tensors."""
 
     dtype: Any = np.float32
-    integers: Any = np.int32
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> Any:
         return lazy_zeros(shape, dtype)
 
     def enlarged(self, array: Any, shape: tuple[int, ...]) -> Any:
-        """A copy enlarged to this shape, zero beyond the old one."""
-        out = self.zeros(shape, array.dtype)
-        out[tuple(slice(n) for n in array.shape)] = array
-        return out
+        """A copy of keys and values enlarged to this shape."""
+        return extended(array, self.zeros(shape, array.dtype))
+
+
+def extended(array: Any, out: Any) -> Any:
+    """`out`, a larger array of zeros, with the contents of `array` at its beginning."""
+    out[tuple(slice(n) for n in array.shape)] = array
+    return out
 
 
 class NativeTree(Arrays):
@@ -102,14 +105,14 @@ class NativeTree(Arrays):
         self._free = list(range(capacity - 1, 0, -1))
         self.used = 0
         self.layers: list[Any] = []  # (capacity, 2, key-value heads * head size) for each layer
-        self.paths = self.zeros((capacity, context), self.integers)
+        self.paths = lazy_zeros((capacity, context), np.int32)
 
     def allocate(self, n: int) -> list[int]:
         """`n` free slots; doubles the capacity until there are enough."""
         while len(self._free) < n:
             old, self.capacity = self.capacity, 2 * self.capacity
             self._free = [*range(2 * old - 1, old - 1, -1), *self._free]
-            self.paths = self.enlarged(self.paths, (self.capacity, self.paths.shape[1]))
+            self.paths = extended(self.paths, lazy_zeros((self.capacity, self.paths.shape[1]), np.int32))
             self.layers = [self.enlarged(layer, (self.capacity, *layer.shape[1:])) for layer in self.layers]
         self.used += n
         slots = self._free[-n:]
@@ -131,18 +134,25 @@ class NativeTree(Arrays):
         tokens, positions, slots, parents, sentences = np.array(table, np.int32).T.copy()
         longest = int(positions.max()) + 1
         self.reserve_positions(longest)
-        for part in by_generation(table):
-            paths = self.paths[parents[part], :longest]
-            paths[np.arange(len(paths)), positions[part]] = slots[part]
-            self.paths[slots[part], :longest] = paths
-        if len(paths) < len(table):
-            paths = self.paths[slots, :longest]
+        if len(table) > len(counts) and are_prompts(table, counts):  # token by token there would be as many passes as tokens
+            paths = np.zeros((len(table), longest), np.int32)
+            ends = [*accumulate(counts)]
+            for first, end in zip([0, *ends], ends, strict=False):
+                paths[first:end, : end - first] = np.tril(np.broadcast_to(slots[first:end], (end - first, end - first)))
+            self.paths[slots, :longest] = paths
+        else:
+            for part in by_generation(table):
+                paths = self.paths[parents[part], :longest]
+                paths[np.arange(len(paths)), positions[part]] = slots[part]
+                self.paths[slots[part], :longest] = paths
+            if len(paths) < len(table):
+                paths = self.paths[slots, :longest]
         return Rows(tokens, positions, slots, sentences, paths, counts, places_of(table, counts))
 
     def reserve_positions(self, context: int) -> None:
         """Make room for paths of this many positions."""
         while context > self.paths.shape[1]:
-            self.paths = self.enlarged(self.paths, (self.capacity, 2 * self.paths.shape[1]))
+            self.paths = extended(self.paths, lazy_zeros((self.capacity, 2 * self.paths.shape[1]), np.int32))
 
 
 class NativeSources(Arrays):

@@ -1,7 +1,7 @@
 """Tree: the KV cache of every scored token, as tensors. One slot per token; a hypothesis' context is its ancestors' slots.
 
-No copy per beam and no reordering: a child only adds its own token. `paths` holds, for every slot, its ancestors' slots by
-position, so that the contexts of a whole step are gathered with one index. `Sources` holds the encoder's keys and values, one
+No copy per beam and no reordering: a child only adds its own token. `paths`, an array, holds for every slot its ancestors' slots
+by position, so that the contexts of a whole step are gathered with one index. `Sources` holds the encoder's keys and values, one
 copy for each input in flight, adjacent, so that no step has to gather them.
 """
 
@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
 
 from .operations import zeros
-from .step_rows import Arrays, Entry, NativeSources, NativeTree, Rows, are_prompts, by_generation, places_of
+from .step_rows import Arrays, Entry, NativeSources, NativeTree, Rows
 
 
 @dataclass
@@ -34,9 +33,7 @@ class MaskedRows(Rows):
 
 
 class Tensors(Arrays):
-    """Memory as tensors instead of arrays, for any device and dtype."""
-
-    integers = torch.int32
+    """Keys and values as tensors instead of arrays, for any device and dtype."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, **room: int) -> None:
         self.device = device
@@ -48,38 +45,17 @@ class Tensors(Arrays):
 
 
 class Tree(Tensors, NativeTree):
-    """The tree as tensors."""
+    """The tree with keys and values as tensors."""
 
     _contexts: torch.Tensor | None = None
 
     def rows(self, table: list[Entry], counts: list[int]) -> MaskedRows:
-        """Rows from a table of entries. A parent is a token scored before, or a row of this table that precedes its children."""
-        numbers = torch.from_numpy(np.array(table, np.int32).T.copy()).to(self.device, non_blocking=True)
-        tokens, positions, slots, parents, sentences = numbers
-        longest = max(row[1] for row in table) + 1
-        same_length = all(row[1] == longest - 1 for row in table)
-        self.reserve_positions(longest)
-        if len(table) > len(counts) and are_prompts(table, counts):
-            paths = self._prompts(slots, counts, longest)
-        else:
-            for part in by_generation(table):
-                paths = self.paths[:, :longest].index_select(0, parents[part])
-                if same_length:
-                    paths[:, -1] = slots[part]
-                else:
-                    paths.scatter_(1, positions[part][:, None].long(), slots[part][:, None])
-                self.paths[slots[part], :longest] = paths
-            if len(paths) < len(table):
-                paths = self.paths[slots, :longest]
-        return MaskedRows(tokens, positions, slots, sentences, paths, counts, places_of(table, counts), self.dtype, same_length)
-
-    def _prompts(self, slots: torch.Tensor, counts: list[int], longest: int) -> torch.Tensor:
-        """The paths of whole prompts at once: token by token there would be as many passes as the longest prompt has tokens."""
-        paths = slots.new_zeros(len(slots), longest)
-        for rows, own in zip(paths.split(counts), slots.split(counts), strict=True):
-            rows[:, : len(own)] = own.expand(len(own), -1).tril()
-        self.paths[slots, :longest] = paths
-        return paths
+        rows = super().rows(table, counts)
+        same_length = int(rows.positions.min()) + 1 == rows.paths.shape[1]
+        arrays = rows.tokens, rows.positions, rows.slots, rows.sentences, rows.paths
+        moved = (torch.from_numpy(each).to(self.device, non_blocking=True) for each in arrays)
+        tokens, positions, slots, sentences, paths = moved
+        return MaskedRows(tokens, positions, slots, sentences, paths, rows.counts, rows.places, self.dtype, same_length)
 
     def extend(self, index: int, rows: Rows, keys_values: torch.Tensor) -> torch.Tensor:
         """Write a layer's keys and values of the rows, (rows, 2 width); returns each row's context, (rows, context, 2 width).

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from copy import copy
 from functools import partial
 from itertools import accumulate, chain
@@ -25,7 +26,6 @@ from .whole import WholePass, most_inputs
 
 MULTIPLE = kernels.LANES  # the output projection takes rows in multiples of this; a step's last ones are padded
 WIDE = 500  # above this width `wide_top` (selection) is faster than `kernels.top` (insertion)
-NOTHING = np.empty(0, np.int64)  # no banned tokens
 
 
 class NativeSide:
@@ -81,9 +81,10 @@ class NativeEncoder(NativeSide):
 
 
 class NativeDecoder(NativeSide):
-    """A `DecoderStep` of a BART-like decoder without torch, and its encoder. Trees and sources may hold arrays or CPU tensors."""
+    """A `DecoderStep` of a BART-like decoder without torch, and its encoder. Trees and sources hold arrays."""
 
     name = "native"
+    mode: Any = nullcontext
     has_attention = True
     by_place = False
     records_attention = False  # whether to record each step's `attention`
@@ -129,11 +130,6 @@ class NativeDecoder(NativeSide):
         self.encoder.check(inputs)
         return self._add(lambda first, end: self.encoder(inputs[first:end]), [len(tokens) for tokens in inputs], sources)
 
-    def add_encoded(self, hidden: Any, lengths: list[int], sources: Any) -> list[int]:
-        """As `add_inputs`, for inputs that are encoded already: `hidden` (tokens, d), concatenated."""
-        starts = [0, *accumulate(lengths)]
-        return self._add(lambda first, end: hidden[starts[first] : starts[end]], lengths, sources)
-
     def _reserve(self, lengths: list[int], sources: Any) -> Any:
         return sources.reserve(lengths, len(self.layers), self.layers[0].heads, self.layers[0].size)
 
@@ -145,7 +141,7 @@ class NativeDecoder(NativeSide):
             keys_values = self._keys_values.of(len(hidden))["keys_values"]
             for layer, out in zip(self.layers, sources.layers, strict=True):
                 layer.cross_kv(hidden, keys_values)
-                kernels.put(keys_values, layer.cross_kv.bias, starts, places[first], np.asarray(out))
+                kernels.put(keys_values, layer.cross_kv.bias, starts, places[first], out)
         return list(places)
 
     # -- a step ----------------------------------------------------------------------------------------------------------
@@ -157,16 +153,15 @@ class NativeDecoder(NativeSide):
         rows.check(len(self.side.embedding), len(self.side.positions.up_to(longest)), tree.capacity, len(sources))
         if self.whole is not None and not self.records_attention:
             return self._project(self.whole.decode(rows, tree, sources, w))
-        slots, positions, places = np.asarray(rows.slots), np.asarray(rows.positions), np.asarray(rows.sentences)
-        embed(self.side, np.asarray(rows.tokens), positions, longest, w["x"])
+        slots, positions, places = rows.slots, rows.positions, rows.sentences
+        embed(self.side, rows.tokens, positions, longest, w["x"])
         stream = ResidualStream(w["x"], w["h"], self.norms, self.side.norm_first)
         y, q, qkv, attended = w["y"], w["q"], w["qkv"], w["attended"]
-        paths, lengths = np.asarray(tree.paths), np.array(sources.lengths)
+        lengths = np.array(sources.lengths)
         for index, layer in enumerate(self.layers):
-            pool = np.asarray(tree.layer(index, self.width)).reshape(-1, 2 * self.width)
-            keys_values = np.asarray(sources.layers[index])
+            pool, keys_values = tree.layer(index, self.width).reshape(-1, 2 * self.width), sources.layers[index]
             layer.qkv(stream.h, qkv)
-            kernels.own_attention(qkv, layer.qkv.bias, pool, paths, slots, positions, layer.heads, layer.scaling, attended)
+            kernels.own_attention(qkv, layer.qkv.bias, pool, tree.paths, slots, positions, layer.heads, layer.scaling, attended)
             layer.own_out(attended, y)
             stream.add(y, layer.own_out.bias)
             layer.cross_q(stream.h, q)
@@ -213,7 +208,9 @@ class NativeDecoder(NativeSide):
             logits[:, : len(self.head)] += self.head_bias.T
         return logits
 
-    def best(self, logits: Any, width: int, banned: Any, allowed: Sequence[Any | None] | None = None) -> tuple[Any, Any]:
+    def best(
+        self, logits: Any, width: int, banned: Sequence[int] = (), allowed: Sequence[Any | None] | None = None
+    ) -> tuple[Any, Any]:
         """Of a step's logits the top `width` log-probabilities among tokens that are not banned, and their tokens, (rows, width).
 
         `allowed`: for each row the tokens that may follow (None: all). As in Hugging Face, tokens that are banned or not allowed
@@ -221,7 +218,7 @@ class NativeDecoder(NativeSide):
         """
         n, vocabulary = logits.shape
         values, tokens = np.empty((n, width), np.float32), np.empty((n, width), np.int64)
-        forbidden = NOTHING if banned is None else banned
+        forbidden = np.array(banned, np.int64)
         if self.packed is not None and allowed is None:
             kernels.row_top(_with_padding(logits), vocabulary, forbidden, values, tokens)
             return values, tokens

@@ -160,13 +160,18 @@ class StepMemory:
     """The arrays that searches share, for steps of at most `rows` rows."""
 
     def __init__(self, rows: int) -> None:
-        self.rows = rows
         self.numbers = np.zeros(s.STEP, np.int64)
-        self.table = np.zeros((4, rows), np.int32)  # each row's token, position, slot and place
-        self._about, self._slots = np.zeros((4, rows), np.int32), np.zeros(4 * rows, np.int32)
-        self.numbers[[s.MOST_ROWS, s.SLOTS_AT]] = rows, at(self._slots)
-        self.numbers[[s.ROW_NODES_AT, s.ROW_SEARCHES_AT, s.ROW_RANKS_AT, s.ROW_STATES_AT]] = [at(each) for each in self._about]
+        self._slots = np.zeros(0, np.int32)
         self._memory: dict[int, Any] = {}
+        self.make_room(rows)
+
+    def make_room(self, rows: int) -> None:
+        """Allocate the arrays anew, for steps of so many rows."""
+        self.rows = rows
+        self.table = np.zeros((4, rows), np.int32)  # each row's token, position, slot and place
+        self._about = np.zeros((4, rows), np.int32)
+        self.numbers[s.MOST_ROWS] = rows
+        self.numbers[[s.ROW_NODES_AT, s.ROW_SEARCHES_AT, s.ROW_RANKS_AT, s.ROW_STATES_AT]] = [at(each) for each in self._about]
 
     def room(self, place: int, size: int, kind: Any = np.float64) -> None:
         """Ensure an array of `size` numbers whose address is at this index of `numbers`."""
@@ -187,10 +192,6 @@ class StepMemory:
             self.numbers[s.SLOTS_AT] = at(self._slots)
         self._slots[have : have + len(slots)] = slots
         self.numbers[s.SLOTS] = have + len(slots)
-
-    def take_back(self) -> list[int]:
-        """The spare slots."""
-        return self._slots[: self.spare].tolist()
 
     def broken(self) -> tuple[int, int]:
         """The search and the node whose scores were not finite."""

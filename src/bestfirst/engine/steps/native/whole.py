@@ -66,10 +66,10 @@ class WholePass:
     def decode(self, rows: Any, tree: Any, sources: Any, work: dict[str, Any]) -> Any:
         """Run rows through a decoder. Returns the input of the output projection, (rows, d)."""
         longest = rows.paths.shape[1]
-        table = [np.asarray(each) for each in (rows.tokens, rows.positions, rows.slots, rows.sentences)]
+        table = rows.tokens, rows.positions, rows.slots, rows.sentences
         lengths = self._fill_plan(table, tree, sources)
         pieces = split_range(len(rows), FEWEST)
-        if len(pieces) > 1 and np.isin(np.asarray(rows.paths), table[2]).sum() > len(rows):
+        if len(pieces) > 1 and np.isin(rows.paths, rows.slots).sum() > len(rows):
             pieces = [(0, len(rows))]  # some rows are ancestors of others, as in a prompt: one thread must run them in order
         h = self._run(len(rows), longest, work, pieces)
         del lengths  # kept alive until here: its address is in the plan
@@ -77,7 +77,7 @@ class WholePass:
 
     def _fill_plan(self, table: Any, tree: Any, sources: Any) -> Any:
         """Put the addresses of rows (tokens, positions, slots, places), tree and sources into the plan. Keep the result alive."""
-        plan, paths, lengths, n = self._plan, np.asarray(tree.paths), np.array(sources.lengths), len(self._layers)
+        plan, paths, lengths, n = self._plan, tree.paths, np.array(sources.lengths), len(self._layers)
         plan[s.P_TOKENS_AT : s.P_EMBEDDING_AT] = [at(each) for each in table]
         plan[s.P_PATHS_AT : s.P_X_AT] = (
             at(paths), *paths.shape, at(lengths), sources.layers[0].shape[1], sources.layers[0].shape[3]
@@ -140,12 +140,12 @@ class WholePass:
         return plan
 
     def _address(self, array: Any) -> int:
-        """The address of an array or tensor, cached. The array is not kept alive: a tree is freed after its decode."""
+        """The address of an array, cached. The array is not kept alive: a tree is freed after its decode."""
         entry = self._cached.get(id(array))
         if entry is None or entry[0]() is not array:
             if len(self._cached) > 256:
                 self._cached.clear()
-            entry = self._cached[id(array)] = (ref(array), at(np.asarray(array)))
+            entry = self._cached[id(array)] = (ref(array), at(array))
         return int(entry[1])
 
 
