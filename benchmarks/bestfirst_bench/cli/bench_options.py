@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from bestfirst.cli.console import reason, say, usage
+from bestfirst.cli.console import say, usage, usage_errors
 from bestfirst.cli.options import DTYPES, MODEL, ModelName, count, one_of, option
 
 from ..paper import DATASETS
@@ -82,10 +82,8 @@ class TableOptions:
 
     def quality(self, tokenize: str) -> QualityMetrics:
         """The metrics; prints which are left out because their library is not installed."""
-        try:
+        with usage_errors():
             chosen = QualityMetrics([name for name in self.metrics.split(",") if name], tokenize)
-        except ValueError as error:
-            raise usage(reason(error)) from error
         for line in chosen.left_out:
             say(line)
         return chosen

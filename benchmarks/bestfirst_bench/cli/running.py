@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bestfirst.cli import options as common
-from bestfirst.cli.console import reason, say, usage
+from bestfirst.cli.console import say, usage, usage_errors
 from bestfirst.cli.options import option
 
 from ..paper import EXPERIMENTS, TABLES, Experiment
@@ -76,15 +76,13 @@ def run(
         raise usage(f"--length-ratio must be above 0, got {length_ratio:g}")
     limit = max_length if length_ratio is None else f"{length_ratio:g}x"
     beams = options.numbers(beam)
-    try:
+    with usage_errors():
         settings = [
             Setting.of(search, k, **each, finished=finished, max_length=limit, row_budget=row_budget, alone=alone)
             for k in beams
             for each in map(read_score, score)
             for search in strategy.split(",")
         ]
-    except ValueError as error:
-        raise usage(reason(error)) from error
     if lm is None and any(setting.needs_language_model for setting in settings):
         raise usage("mutual-information needs a language model; name one with --lm")
     text = read_text(source, reference).part(**vars(which))
@@ -144,10 +142,8 @@ def paper(
     dataset = dataset or "iwslt14"
     metrics = shown.quality(tokenize)
     beams = None if beam is None else options.numbers(beam)
-    try:
+    with usage_errors():
         plans = [[line.setting for line in each.plan(dataset, each.beams if beams is None else beams)] for each in experiments]
-    except ValueError as error:
-        raise usage(str(error)) from error
     whole = read_text(source, reference)
     text = whole.part(**vars(which))
     other = text if validation is None else read_text(*validation).part(**vars(which))

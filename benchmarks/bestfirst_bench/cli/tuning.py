@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Annotated
 
 from bestfirst.cli import options as common
-from bestfirst.cli.console import PARTLY, reason, say, usage
+from bestfirst.cli.console import PARTLY, say, usage, usage_errors
 from bestfirst.cli.options import DTYPES, MODEL, option
 from bestfirst.corpus.records import to_json
 
@@ -82,10 +82,8 @@ class GridOptions:
             _numbers(given, name) for given, name in ((self.length_penalty, "penalty"), (self.length_reward, "reward"))
         )
         stops = [name for name in self.stop.split(",") if name]
-        try:
+        with usage_errors():
             return tuning.grid(numbers(self.beam), penalties, rewards, stops, ratio, max_length=self.max_length)
-        except ValueError as error:
-            raise usage(reason(error)) from error
 
 
 def _numbers(text: str, name: str) -> list[float]:
@@ -185,10 +183,8 @@ def tune(
 
 def _metrics(names: str, tokenize: str) -> list[LineMetric]:
     """The metrics; prints which are left out because their library is not installed."""
-    try:
+    with usage_errors():
         metrics, missing = line_metrics([name for name in names.split(",") if name], tokenize)
-    except ValueError as error:
-        raise usage(reason(error)) from error
     for line in missing:
         say(line)
     return metrics
