@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bestfirst import Decoding, Model, Scored
-from bestfirst.cli.console import Output, progress_bar, show_saved, silence_libraries
-from bestfirst.cli.corpus import CostSummary
+from bestfirst.cli.console import Output, progress_bar, silence_libraries
+from bestfirst.cli.corpus import CostSummary, show_saved
 from bestfirst.cli.translate import Stream
 from bestfirst.corpus import Record, Tally, Worker
 from bestfirst.corpus.records import batches, read_line

@@ -134,7 +134,10 @@ def paper(
         needs_text = {"--model": chosen.model, "--limit": which.limit, "--sample": which.sample}
         for name in (name for name, value in needs_text.items() if value is not None):
             raise usage(f"{name} needs a text to run on: bestfirst bench paper SOURCE REFERENCE (the paper's is IWSLT'14's)")
-        return _cited(experiments, dataset, shown.form)
+        for cited, name in ((each, name) for each in experiments for name in TABLES.get(each.name, {})):
+            if dataset in (None, name):
+                show(cited_table(cited, name), shown.form)
+        return 0
     if lm is None and any(experiment.language_model for experiment in experiments):
         if table is not None:
             raise usage("the table mutual-information needs a language model; name its folder with --lm")
@@ -189,11 +192,3 @@ def _experiments(names: str | None) -> list[Experiment]:
     if unknown := [name for name in wanted if name not in EXPERIMENTS]:
         raise usage(f"the paper has no table {unknown[0]!r}; choose from {', '.join(EXPERIMENTS)}")
     return [EXPERIMENTS[name] for name in dict.fromkeys(wanted)]
-
-
-def _cited(experiments: list[Experiment], dataset: str | None, form: str) -> int:
-    for experiment in experiments:
-        for name in TABLES.get(experiment.name, {}):
-            if dataset in (None, name):
-                show(cited_table(experiment, name), form)
-    return 0

@@ -18,8 +18,6 @@ from ..errors import Stopped, Unusable, reason
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..corpus import Tally
-
 WIDTH = 120  # of tables that are not printed to a terminal
 PARTLY = 1  # some of the work failed, the rest is done
 USAGE = 2  # nothing was done: the command line, the input file or the model folder is wrong
@@ -98,12 +96,6 @@ def progress_bar(
     task = progress.add_task(what, total=total(), saved="")
     with progress:
         yield lambda **changes: (progress.reset if "start" in changes else progress.update)(task, **changes)
-
-
-def show_saved(bar: Bar, tally: Tally) -> None:
-    """Show beside the bar the share of beam search's calls that was saved so far."""
-    if tally.beam_calls:
-        bar(saved=f"{tally.saved:.0%} of calls saved")
 
 
 class CommandError(Stopped):

@@ -16,8 +16,8 @@ from ..corpus import Checkpoint, Input, ShardResult, Survey, Tally, Target, Work
 from ..corpus.worker import BEST_SO_FAR, NOTHING_ALLOWED, OUT_OF_CALLS, UNFINISHED, fixed_budget, on_gpu, shard_lines
 from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
-from .console import INTERRUPTED, PARTLY, CommandError, print_to_stderr, progress_bar, say, show_saved, usage
-from .model_choice import ModelChoice, identity, signature
+from .console import INTERRUPTED, PARTLY, Bar, CommandError, print_to_stderr, progress_bar, say, usage
+from .model_choice import ModelChoice, identity
 from .options import CorpusOptions, LineOptions
 
 REMEDIES = {
@@ -31,6 +31,12 @@ REMEDIES = {
 def say_failure(number: int, why: str) -> None:
     """Print which line has no output, why, and what may help."""
     say(f"line {number}: {why}" + (f"; {REMEDIES[why]}" if why in REMEDIES else ""))
+
+
+def show_saved(bar: Bar, tally: Tally) -> None:
+    """Show beside the bar the share of beam search's calls that was saved so far."""
+    if tally.beam_calls:
+        bar(saved=f"{tally.saved:.0%} of calls saved")
 
 
 def is_job(file: str | None, output: str | None) -> bool:
@@ -71,7 +77,7 @@ class CorpusJob:
         model, decoding = self.choice.load(self.decoding)
         if self.chat and not model.chats:
             raise usage(f"model {model.name!r} has no chat template; leave out --chat, or choose a chat model")
-        return Worker(model, decoding, self.target, signature(decoding, model), self.chat)
+        return Worker(model, decoding, self.target, self.chat)
 
     def run(self) -> int:
         """Do the shards that are missing; returns the exit code."""

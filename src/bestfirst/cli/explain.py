@@ -67,8 +67,7 @@ def explain(
 
         with progress_bar(lambda: max(search.beam, max_beam), what="beams tried", transient=True) as bar:
             try:
-                tried = lambda beams: bar(completed=beams)  # noqa: E731
-                found = explained(model, text, want, decoding, max_beam=max_beam, progress=tried)
+                found = explained(model, text, want, decoding, max_beam=max_beam, progress=lambda k: bar(completed=k))
             except ValueError as error:
                 raise CommandError(reason(error).replace("max_length", "--max-length")) from error
         out.begin()

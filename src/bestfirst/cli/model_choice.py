@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from .. import __version__, constraints
+from .. import constraints
 from ..drafting import MODEL
 from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..models.text_model import TextModel
@@ -152,8 +152,3 @@ def identity(decoding: Decoding) -> dict[str, Any]:
     if decoding.allowed is not None:
         settings["allowed"] = constraints.fingerprint(str(decoding.allowed))
     return settings
-
-
-def signature(decoding: Decoding, model: TextModel) -> str:
-    """Settings, model, dtype and version in one line."""
-    return f"bestfirst|{decoding.signature}|model:{model.name}|dtype:{model.dtype_name}|v:{__version__}"

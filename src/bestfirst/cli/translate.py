@@ -18,20 +18,8 @@ from ..errors import reason
 from ..search import HEADER, Result, Trace
 from ..settings import Decoding
 from . import options
-from .console import (
-    INTERRUPTED,
-    PARTLY,
-    Bar,
-    CommandError,
-    Output,
-    open_file,
-    print_to_stderr,
-    progress_bar,
-    say,
-    show_saved,
-    usage,
-)
-from .corpus import CorpusJob, CostSummary, is_job, say_failure
+from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, open_file, print_to_stderr, progress_bar, say, usage
+from .corpus import CorpusJob, CostSummary, is_job, say_failure, show_saved
 from .model_choice import LanguageModelChoice, ModelChoice, decoding_from
 from .options import CorpusOptions, LineOptions, drop_unset
 

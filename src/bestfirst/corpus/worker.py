@@ -10,6 +10,7 @@ from functools import partial
 from threading import Event
 from typing import Any
 
+from .. import __version__
 from ..decoding import decode
 from ..engine import Stats
 from ..engine.choice import can_run_two_engines
@@ -129,9 +130,13 @@ class Worker:
     model: Any
     decoding: Decoding
     target: Target = field(default_factory=Target)
-    signature: str = ""  # one line that identifies all that its results depend on
     chat: bool = False  # whether texts are user messages for a chat model, not plain prompts
     probe: str | None = None  # a text that was decoded before, to test whether the model still works
+
+    @property
+    def signature(self) -> str:
+        """Settings, model, dtype and version in one line."""
+        return f"bestfirst|{self.decoding.signature}|model:{self.model.name}|dtype:{self.model.dtype_name}|v:{__version__}"
 
     def decode_shard(self, shard: Shard, notice: Callable[[], None] = lambda: None) -> ShardResult:
         """Decode a shard by itself: with a fixed row budget its bytes are always the same. `notice`: after each line."""
