@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .peers import PeerRun
 
 STATUS = Path("/proc/self/status")
 RESET = Path("/proc/self/clear_refs")
@@ -16,19 +19,12 @@ FIRST_BATCH = 64
 SLOWER = 1.2  # the search for a batch size ends when one takes this many times as long as the best
 
 
-class HasSeconds(Protocol):
-    seconds: float
-
-
-AnyRun = TypeVar("AnyRun", bound=HasSeconds)
-
-
-def fastest_batch(run: Callable[[int], AnyRun], inputs: int) -> tuple[int, AnyRun]:
+def fastest_batch(run: Callable[[int], PeerRun], inputs: int) -> tuple[int, PeerRun]:
     """The batch size with which `run` is fastest, and that run. Doubles the size until a run takes a fifth longer than the best,
     holds all inputs, or runs out of GPU memory; then halves it until something fits. ValueError if not even one input does."""
     import torch
 
-    runs: dict[int, AnyRun] = {}
+    runs: dict[int, PeerRun] = {}
     size, grows = FIRST_BATCH, True
     while size and (grows or not runs):
         try:

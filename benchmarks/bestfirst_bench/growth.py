@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ STATS = ("calls", "rows", "steps", "seconds", "model_seconds", "in_flight", "cac
 class Measurement(Saved):
     """The costs of decoding this many lines together. `cache_tokens`: the most in the KV cache; `peak_mib`: rise of memory."""
 
-    kind = "measurement"
+    kind, keys = "measurement", ("series", "text", "search", "beam", "lines")
     writer = "bestfirst bench growth"
 
     series: str  # "beam" or "lines": what grows
@@ -45,10 +45,6 @@ class Measurement(Saved):
     peak_mib: float
     device: str
     date: str
-
-    @property
-    def key(self) -> Hashable:
-        return self.series, self.text, self.search, self.beam, self.lines
 
 
 Point = tuple[str, str, int, int]

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -59,6 +59,7 @@ class PeerRun:
         return self.accepted / self.drafted if self.accepted is not None and self.drafted else None
 
 
+@dataclass(eq=False)
 class Peer(ABC):
     """A way to decode: `run` decodes the sources with a beam of k, a length penalty and a stopping rule.
 
@@ -66,16 +67,13 @@ class Peer(ABC):
     n-grams that may not repeat, for `generate` with and without the drop-in.
     """
 
-    name: str
-
-    def __init__(
-        self, model: TransformersModel, folder: str, length_penalty: float = 0.0, stop: str | None = None, no_repeat: int = 0
-    ) -> None:
-        self.model = model
-        self.folder = folder
-        self.length_penalty = length_penalty
-        self.stop = stop
-        self.no_repeat = no_repeat
+    name: ClassVar[str]
+    model: TransformersModel
+    folder: str
+    length_penalty: float = 0.0
+    stop: str | None = None
+    no_repeat: int = 0
+    drafter: Any = None
 
     @staticmethod
     def missing() -> str | None:
@@ -101,10 +99,12 @@ class BestFirstPeer(Peer):
     name = "best-first"
     strategy = "best-first"
 
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(*settings)
-        self._silent = copy(self.model)
-        vars(self._silent).update(tokenizer=None, text_tokenizer=None)  # no detokenization, as for the other peers
+    @cached_property
+    def _silent(self) -> Any:
+        """The model without detokenization, as for the other peers."""
+        silent = copy(self.model)
+        vars(silent).update(tokenizer=None, text_tokenizer=None)
+        return silent
 
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
         stats = Stats()
@@ -124,7 +124,7 @@ class BestFirstPeer(Peer):
 
     def _asked(self, k: int, max_length: int) -> dict[str, Any]:
         settings: dict[str, Any] = {"strategy": self.strategy, "beam": k, "max_length": max_length, "accept_truncated": True}
-        return {**settings, "length_penalty": self.length_penalty, "stop": self.stop}
+        return {**settings, "length_penalty": self.length_penalty, "stop": self.stop, "draft": self.drafter}
 
     def text_seconds(self, texts: Sequence[str], k: int, max_length: int, run: PeerRun) -> float | None:
         begun = perf_counter()
@@ -136,10 +136,6 @@ class DraftPeer(BestFirstPeer):
     """This engine with a drafter."""
 
     name = "best-first, drafts"
-    drafter: Any = None
-
-    def _asked(self, k: int, max_length: int) -> dict[str, Any]:
-        return {**super()._asked(k, max_length), "draft": self.drafter}
 
 
 class BeamPeer(BestFirstPeer):
@@ -153,14 +149,13 @@ EARLY_STOPPING: dict[str | None, bool | str] = {"hf-true": True, "hf-false": Fal
 """Hugging Face's `early_stopping` for a rule; for CTranslate2's, the nearest one."""
 
 
+@dataclass(eq=False)
 class HuggingFacePeer(Peer):
     """Hugging Face `generate`, in batches of sentences of similar length; on a GPU, with the fastest batch size for each k."""
 
     name = "Hugging Face generate"
 
-    def __init__(self, *settings: Any) -> None:
-        super().__init__(*settings)
-        self._best: dict[int, int] = {}
+    _best: dict[int, int] = field(default_factory=dict)  # the fastest batch size for each k
 
     def run(self, sources: Sequence[Tokens], k: int, max_length: int) -> PeerRun:
         run = partial(self._run, sources, k, max_length)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from time import perf_counter
@@ -13,7 +13,7 @@ from bestfirst.decoding import decode
 from bestfirst.engine import Stats
 
 from .bootstrap import Bootstrap, LineMetric
-from .row import Benchmark, Pair, ParallelText, SettingResult, Store, device_name
+from .row import Benchmark, Pair, ParallelText, Saved, Store, device_name
 from .setting import Setting
 from .shared import decode_shared
 from .summary import mean
@@ -23,27 +23,18 @@ SAME_OUTPUT_LINES = 40  # a setting whose outputs equal a cheaper one's on all o
 MAX_CALLS_RATIO = 5  # a setting with more than this many times the calls of the defaults is stopped
 
 
-class TuneResult(SettingResult):
+class TuneResult(Saved):
     """A saved result of a race: one line's output, or the time of a setting on the whole text."""
 
     kind = "tune result"
     writer = "bestfirst tune"
-
-    @classmethod
-    def load(cls, text: str | bytes) -> Any:
-        if cls is not TuneResult:
-            return super().load(text)
-        try:
-            return TunedLine.load(text)
-        except ValueError:
-            return TimedText.load(text)
 
 
 @dataclass(frozen=True)
 class TunedLine(TuneResult):
     """One line decoded with one setting. `output` is None if nothing finished within n_max."""
 
-    kind = "tuned line"
+    kind, keys = "tuned line", ("signature", "line")
 
     signature: str
     model: str
@@ -53,16 +44,12 @@ class TunedLine(TuneResult):
     calls: int
     exact: bool
 
-    @property
-    def key(self) -> Hashable:
-        return self.signature, self.line
-
 
 @dataclass(frozen=True)
 class TimedText(TuneResult):
     """A whole text decoded with one setting alone: the best of several turns."""
 
-    kind = "timed text"
+    kind, keys = "timed text", ("signature", "kind", "lines")
 
     signature: str
     model: str
@@ -73,10 +60,6 @@ class TimedText(TuneResult):
     steps: int
     device: str
     date: str
-
-    @property
-    def key(self) -> Hashable:
-        return self.signature, "timed", self.lines
 
 
 class Race:
@@ -100,7 +83,6 @@ class Race:
         self.running = list(dict.fromkeys(settings))
         self.stopped: dict[Setting, str] = {}
         self.failures: dict[int, str] = {}
-        self.scored = 0
         self._store = store
         self._tell = tell
         self._pairs = list(text.pairs)
@@ -203,7 +185,7 @@ class Race:
 
     def time(self, settings: Sequence[Setting], turns: int) -> dict[Setting, TimedText]:
         """The time of each setting alone on the whole text: they take turns, and the best turn of each counts."""
-        keys = {s: (self.benchmark.signature(s, self.text), "timed", len(self.pairs)) for s in settings}
+        keys = {s: (self.benchmark.signature(s, self.text), TimedText.kind, len(self.pairs)) for s in settings}
         missing = [setting for setting in settings if keys[setting] not in self._store]
         best: dict[Setting, Stats] = {}
         sources = [pair.source for pair in self.pairs]

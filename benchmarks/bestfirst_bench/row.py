@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from hashlib import sha256
 from pathlib import Path
@@ -45,9 +45,7 @@ class ParallelText:
 
     @classmethod
     def of(cls, name: str, sources: Sequence[str], references: Sequence[str] | None = None) -> ParallelText:
-        """All lines that are not blank, with their original numbers. ValueError if the counts of lines and references differ."""
-        if references is not None and len(sources) != len(references):
-            raise ValueError(f"{len(sources)} lines of text and {len(references)} references: each needs its own")
+        """All lines that are not blank, with their original numbers; as many lines as references, if there are any."""
         digest = sha256("\n".join([*sources, "", *(references or [])]).encode()).hexdigest()[:8]
         expected: Sequence[str | None] = references or [None] * len(sources)
         pairs = [Pair(line, *pair) for line, pair in enumerate(zip(sources, expected, strict=True), 1) if pair[0].strip()]
@@ -68,51 +66,34 @@ AnySaved = TypeVar("AnySaved", bound="Saved")
 
 
 class Saved:
-    """Base of the dataclasses in a `Store`: saved as one line of JSON, with a `key` that is unique in the file."""
+    """Base of the dataclasses in a `Store`: saved as one line of JSON. The fields named by `keys` are unique in the file."""
 
     kind: ClassVar[str]
     writer: ClassVar[str] = "bestfirst bench"
+    keys: ClassVar[tuple[str, ...]]
     model: str
 
     @property
     def key(self) -> Hashable:
-        raise NotImplementedError
+        return tuple(getattr(self, name) for name in self.keys)
 
     def dump(self) -> str:
         """As a line of JSON."""
-        return json.dumps({"kind": f"bestfirst bench {self.kind}", **self.json()}, ensure_ascii=False) + "\n"
-
-    def json(self) -> dict[str, Any]:
-        return asdict(self)  # type: ignore[call-overload]
-
-    @classmethod
-    def read(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        """The constructor's arguments from the fields that `json` wrote."""
-        return fields
+        fields = {"kind": f"bestfirst bench {self.kind}", **vars(self)}
+        return json.dumps(fields, ensure_ascii=False, default=Setting.json) + "\n"
 
     @classmethod
     def load(cls: type[AnySaved], text: str | bytes) -> AnySaved:
-        """The result in a line of JSON. ValueError if it is of another kind."""
+        """The result in a line of JSON, of this kind or one below it. ValueError if it is of another."""
+        kinds = {f"bestfirst bench {each.kind}": each for each in (cls, *cls.__subclasses__())}
         try:
             fields: dict[str, Any] = json.loads(text)
-            if fields.pop("kind") != f"bestfirst bench {cls.kind}":
-                raise KeyError("kind")
-            return cls(**cls.read(fields))
+            kind = kinds[fields.pop("kind")]
+            if "setting" in fields:
+                fields["setting"] = read_setting(json.dumps(fields["setting"]))
+            return kind(**fields)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a {cls.kind} that {cls.writer} wrote") from error
-
-
-class SettingResult(Saved):
-    """A saved result of one setting."""
-
-    setting: Setting
-
-    def json(self) -> dict[str, Any]:
-        return {**vars(self), "setting": self.setting.json()}
-
-    @classmethod
-    def read(cls, fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "setting": read_setting(json.dumps(fields["setting"]))}
 
 
 BEGIN = b'{"kind": "bestfirst bench '
@@ -181,7 +162,7 @@ class Store(Generic[AnySaved]):
 
 
 @dataclass(frozen=True)
-class Row(SettingResult):
+class Row(Saved):
     """One line of the text decoded with one setting.
 
     `output` and its `score` (by which it was ranked) are None if nothing finished within n_max. `least` is the fewest calls with
@@ -190,7 +171,7 @@ class Row(SettingResult):
     alone it is the line's own.
     """
 
-    kind = "row"
+    kind, keys = "row", ("signature", "line")
 
     signature: str
     model: str
@@ -213,10 +194,6 @@ class Row(SettingResult):
     date: str
     least: int | None = None
     least_proven: bool = True
-
-    @property
-    def key(self) -> Hashable:
-        return self.signature, self.line
 
     @property
     def surprise(self) -> float | None:

@@ -114,10 +114,10 @@ def speed(
     sources = [prompt.source if model.encoder_decoder else prompt.tokens for prompt in prompts]
     limit = max_length or (min(511, 2 * max(len(source) for source in sources) + 10) if model.encoder_decoder else NEW_TOKENS)
     weights = sum(p.numel() * p.element_size() for p in model.model.parameters()) if model.on_gpu else None
-    running = [peer(model, folder, length_penalty, stop, no_repeat) for peer in peers if peer.missing() is None]
+    settings = (model, folder, length_penalty, stop, no_repeat)
+    running = [peer(*settings) for peer in peers if peer.missing() is None]
     if draft is not None:
-        running.insert(1, DraftPeer(model, folder, length_penalty, stop, no_repeat))
-        running[1].drafter = draft  # type: ignore[attr-defined]
+        running.insert(1, DraftPeer(*settings, draft))
     for peer in running:
         peer.run(sources[:4], 2, limit)  # warm-up: one-time work is not timed
     for k in beams:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from .bootstrap import TITLES, line_metrics
+from .bootstrap import LineMetric
 from .row import Row
 from .setting import Setting
 
@@ -230,10 +230,10 @@ def tempered(rows_of: RowsBySetting) -> dict[int, list[SharpnessPoint]]:
 
 
 class QualityMetrics:
-    """Scores outputs against references. `left_out` has a message for each metric whose library is not installed."""
+    """Scores outputs against references."""
 
-    def __init__(self, names: Sequence[str] = ("bleu", "chrf"), tokenize: str = "13a") -> None:
-        self._metrics, self.left_out = line_metrics(names, tokenize, TITLES)
+    def __init__(self, metrics: Sequence[LineMetric]) -> None:
+        self._metrics = metrics
         self._known: dict[tuple[str, ...], dict[str, float]] = {}
 
     @property

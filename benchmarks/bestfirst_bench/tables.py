@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from .bootstrap import TITLES
 from .paper import DATASETS, TABLES, Experiment, PlannedLine
 from .row import Row
 from .setting import Setting
 from .summary import (
-    TITLES,
     QualityMetrics,
     RowsByLine,
     RowsBySetting,

@@ -6,6 +6,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from math import nan
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bestfirst.models import Model
@@ -150,13 +152,9 @@ def point_of(race: Race, dtype: str, setting: Setting, default: Sequence[str] | 
     same = mean(100.0 * (one == other) for one, other in zip(outputs, baseline, strict=False))
     point = Point(setting, dtype, count, race.calls(setting, count), same, outputs, stopped=race.stopped.get(setting))
     if count < len(race.pairs):
-        return replace(point, quality={b.metric.name: _alone(b.value(outputs)) for b in race.bootstraps})
+        return replace(point, quality={b.metric.name: Interval(b.value(outputs), nan, nan) for b in race.bootstraps})
     quality = {b.metric.name: b.interval(outputs) for b in race.bootstraps}
     return replace(point, quality=quality, gain={b.metric.name: b.interval(outputs, baseline) for b in race.bootstraps})
-
-
-def _alone(value: float) -> Interval:
-    return Interval(value, float("nan"), float("nan"))
 
 
 def finalists(points: Sequence[Point], metric: str | None, most: int = FINALISTS) -> list[Point]:
@@ -205,13 +203,13 @@ class Advice:
 def advise(tuning: Tuning, margin: float, budget: CostLimit) -> list[Advice]:
     """Of the timed settings: the cheapest that loses at most `margin`, the best, and the best within the budget."""
     metric, points, default = tuning.metric, tuning.timed, tuning.default
-    kept = [point for point in points if not _loses(point, metric, margin)]
+    kept = [point for point in points if (point.same == 100 if metric is None else point.gain[metric].low >= -margin)]
     cheapest = min(kept, key=lambda point: point.cost)
     if metric is None:
         loss = "the same output on every line"
     else:
         loss = f"at most {margin:g} lost, 95 in 100: {cheapest.gain[metric].signed}"
-    advice = [Advice("cheapest at no loss", cheapest, f"{_times(default.cost, cheapest.cost)} the defaults' time; {loss}")]
+    advice = [Advice("cheapest at no loss", cheapest, f"{cheapest.cost / default.cost:.2f} of the defaults' time; {loss}")]
     if metric is not None:
         best = max(points, key=lambda point: (point.value(metric), -point.cost))
         advice.append(Advice("best quality", best, _how_sure(tuning, best, metric)))
@@ -224,14 +222,6 @@ def advise(tuning: Tuning, margin: float, budget: CostLimit) -> list[Advice]:
         text = f"{best.same:.0f} % of the defaults' outputs" if metric is None else f"{best.gain[metric].signed}"
         advice.append(Advice(f"best within {budget} a line", best, text))
     return advice
-
-
-def _loses(point: Point, metric: str | None, margin: float) -> bool:
-    return point.same < 100 if metric is None else point.gain[metric].low < -margin
-
-
-def _times(old: float, new: float) -> str:
-    return f"{new / old:.2f} of"
 
 
 def _how_sure(tuning: Tuning, best: Point, metric: str) -> str:
@@ -334,8 +324,8 @@ def tune_plot(title: str, tuning: Tuning) -> Figure:
     return finish(figure)
 
 
-def command(advice: Advice, source: str, model: str | None) -> str:
+def command(advice: Advice, source: Path, model: str | None) -> str:
     """The command line that decodes `source` with the recommended setting."""
     assert advice.point is not None
-    named = "" if model is None else f" --model {model}"
-    return f"bestfirst translate {source}{named} {flags(advice.point)}"
+    words = ["bestfirst", "translate", str(source), *([] if model is None else ["--model", model])]
+    return f"{shlex.join(words)} {flags(advice.point)}"

@@ -19,7 +19,7 @@ from .engine.threads import use_threads
 from .errors import Stopped, Unusable, reason
 from .loading import load
 from .search import Result
-from .settings import Budget, Decoding
+from .settings import Decoding
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -172,8 +172,8 @@ class ShardActor:
         """Load the model; returns the signature of its results."""
         return self.worker.signature
 
-    def decode(self, shard: Shard, budget: Budget | None) -> ShardResult:
-        return self.worker.decode_shard(shard, budget)
+    def decode(self, shard: Shard) -> ShardResult:
+        return self.worker.decode_shard(shard)
 
 
 @dataclass
@@ -208,13 +208,13 @@ class Pool:
         if self._started:
             self.ray.shutdown()
 
-    def work(self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
+    def work(self, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
         """Decode shards, a few per actor at a time; yields results as they complete. `notice` gets the line count of each."""
         pending: dict[Any, tuple[Any, int]] = {}  # by Ray's reference to the result: the actor, and the shard's lines
 
         def submit(actor: Any) -> None:
             for shard in islice(shards, 1):
-                pending[actor.decode.remote(shard, budget)] = (actor, len(shard.records))
+                pending[actor.decode.remote(shard)] = (actor, len(shard.records))
 
         for _ in range(SHARDS_PER_ACTOR):
             for actor in self.actors:

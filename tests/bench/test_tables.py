@@ -9,6 +9,7 @@ import json
 import pytest
 
 from bench.conftest import GERMAN, call
+from bestfirst_bench.bootstrap import line_metrics
 from bestfirst_bench.summary import QualityMetrics
 from bestfirst_bench.tables import Table, latex, markdown
 from cli.process import only_line
@@ -111,7 +112,7 @@ def test_a_plot_that_cannot_be_written_is_an_error(rows_file, capsys):
 
 
 def test_metrics_and_their_signatures():
-    metrics = QualityMetrics(["bleu", "chrf", "rouge-l"], "13a")
+    metrics = QualityMetrics(line_metrics(["bleu", "chrf", "rouge-l"], "13a")[0])
     same = metrics.score(["the cat sat on the mat ."], ["the cat sat on the mat ."])
     assert same == pytest.approx({"bleu": 100, "chrf": 100, "rouge-l": 100})
     assert metrics.score(["a cat sat"], ["the cat sat down"])["rouge-l"] == pytest.approx(100 * 2 * 2 / 7)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from bestfirst import Decoding, Model, Scored
-from bestfirst.cli.console import Bar, Output, silence_libraries
-from bestfirst.cli.corpus import CostSummary
+from bestfirst.cli.console import Output, progress_bar, silence_libraries
+from bestfirst.cli.corpus import CostSummary, show_saved
 from bestfirst.cli.translate import Stream
 from bestfirst.corpus import Record, Tally, Worker
 from bestfirst.corpus.records import batches, read_line
@@ -50,7 +50,7 @@ def translated(tmp_path: Path):
 
     def translated(raw: list[bytes]):
         out, events = Output(str(tmp_path / "out")), Output(str(tmp_path / "events"))
-        run = Stream(Worker(Upper(), Decoding()), out, events, Bar(lambda: None, hidden=True))
+        run = Stream(Worker(Upper(), Decoding()), out, events, lambda **_: None)
         run.translate([read_line(number, line) for number, line in enumerate(raw, 1)])
         out.close(), events.close()
         return (tmp_path / "out").read_text().splitlines(), (tmp_path / "events").read_text().splitlines(), run
@@ -85,7 +85,7 @@ def test_line_breaks_in_an_output_become_spaces(translated):
 
 def test_results_are_written_in_order_as_early_as_possible(tmp_path: Path):
     out = Output(str(tmp_path / "out"))
-    run = Stream(Worker(Upper(), Decoding()), out, None, Bar(lambda: None, hidden=True))
+    run = Stream(Worker(Upper(), Decoding()), out, None, lambda **_: None)
     for number, after in ((2, []), (1, [1, 2]), (4, [1, 2]), (5, [1, 2]), (3, [1, 2, 3, 4, 5])):
         run.done(Record(number, ""), Result([Answer((), 0.0, 0.0, str(number))], status="complete"))
         assert (tmp_path / "out").read_text().split() == [str(n) for n in after]
@@ -122,10 +122,10 @@ def test_the_progress_bar_counts_lines_if_stderr_is_a_terminal(monkeypatch: pyte
     with open(theirs, "w") as terminal:
         monkeypatch.setattr("sys.stderr", terminal)
         monkeypatch.setenv("TERM", "xterm")
-        with Bar(lambda: 3, hidden=hidden) as bar:
-            bar.begin()
-            bar.advance()
-            bar.saved(Tally(calls=1, beam_calls=4))
+        with progress_bar(lambda: 3, hidden=hidden) as bar:
+            bar(start=True, description="translating")
+            bar(advance=1)
+            show_saved(bar, Tally(calls=1, beam_calls=4))
         terminal.write("end")
     drawn = ""
     while not drawn.endswith("end"):

@@ -122,8 +122,8 @@ if "doors" in args.only:
             checkpoint.state()
             budget = fixed_budget(device)
             checkpoint.begin(budget)
-            worker = Worker(model, settings, target)
-            work = partial(worker.work, budget, lambda _: None)
+            worker = Worker(model, settings.using(row_budget=budget), target)
+            work = partial(worker.work, lambda _: None)
             checkpoint.run(source, source.survey(), work, shard_lines(device), lambda _: None)
 
     limits = Limits(max_items=1 << 12, max_queue=1 << 13, max_cache_tokens=1 << 18)

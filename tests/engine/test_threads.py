@@ -172,8 +172,8 @@ def test_shards_decoded_two_at_a_time_give_the_same_bytes(form):
     model, found, lines = bestfirst.load(), [], []
     for n in (1, 2, 3):
         threads.use_threads(n)
-        worker = Worker(model, Decoding(), Target(form))
-        done = worker.work(fixed_budget(None), lines.append, iter(shards))
+        worker = Worker(model, Decoding(row_budget=fixed_budget(None)), Target(form))
+        done = worker.work(lines.append, iter(shards))
         found.append(sorted((result.index, result.data, result.tally.rows) for result in done))
     assert found == found[:1] * 3
     assert len(lines) == 3 * 25
@@ -183,7 +183,7 @@ def test_work_on_two_shards_ends_soon_after_close():
     threads.use_threads(2)
     shards = (Shard(i, [Record(20 * i + j + 1, line) for j, line in enumerate(LINES[:20])]) for i in count())
     reported = []
-    work = Worker(bestfirst.load(), Decoding(), Target()).work(fixed_budget(None), reported.append, shards)
+    work = Worker(bestfirst.load(), Decoding(row_budget=fixed_budget(None)), Target()).work(reported.append, shards)
     next(work)
     work.close()
     assert threads.threads() == 2

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bestfirst.cli.console import reason, say, usage
+from bestfirst.cli.console import say, usage, usage_errors
 from bestfirst.cli.options import DTYPES, MODEL, ModelName, count, one_of, option
 
+from ..bootstrap import LIBRARIES, TITLES, LineMetric, line_metrics
 from ..paper import DATASETS
-from ..summary import TITLES, QualityMetrics
+from ..summary import QualityMetrics
 from ..tables import FORMATS
 
 TEXT, RUN, OUT = "Text", "Run", "Output"  # panels of the help
@@ -81,17 +83,19 @@ class TableOptions:
         help=f"Of {', '.join(TITLES)}. They need sacrebleu and rouge-score.")] = "bleu,chrf"
 
     def quality(self, tokenize: str) -> QualityMetrics:
-        """The metrics; prints which are left out because their library is not installed."""
-        try:
-            chosen = QualityMetrics([name for name in self.metrics.split(",") if name], tokenize)
-        except ValueError as error:
-            raise usage(reason(error)) from error
-        for line in chosen.left_out:
-            say(line)
-        return chosen
+        return QualityMetrics(named_metrics(self.metrics, tokenize, TITLES))
 
 
 # fmt: on
+
+
+def named_metrics(names: str, tokenize: str, known: Iterable[str] = LIBRARIES) -> list[LineMetric]:
+    """The metrics of these names; prints which are left out because their library is not installed."""
+    with usage_errors():
+        metrics, missing = line_metrics([name for name in names.split(",") if name], tokenize, known)
+    for line in missing:
+        say(line)
+    return metrics
 
 
 def numbers(text: str, option: str = "--beam") -> list[int]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bestfirst.cli.console import INTERRUPTED, PARTLY, CommandError, reason, say, usage
+from bestfirst.cli.console import INTERRUPTED, PARTLY, CommandError, progress_bar, reason, say, usage
 from bestfirst.cli.model_choice import ModelChoice
 from bestfirst.cli.translate import open_input
 from bestfirst.corpus.formats import UNREADABLE, decompressed, format_of
@@ -149,9 +149,13 @@ def make_rows(
         requested = sum(len(settings) * len(text.pairs) for settings, text in work)
         if total < requested:
             say(f"{requested - total} of {requested} rows are in {str(store.path)!r} already")
-        with row_bar(total) as bar:
+        with progress_bar(lambda: total, hidden=not total, what="", speed_estimate_period=120) as bar:
+
+            def progress(setting: Setting, done: int) -> None:
+                bar(description=f"{setting.search}, k = {setting.beam}, {setting.scored}", advance=done)
+
             for settings, text in work:
-                failed = benchmark.run(settings, text, store, bar)
+                failed = benchmark.run(settings, text, store, progress)
                 failures |= {(text.name.partition("@")[0], line): message for line, message in failed.items()}
     for (name, line), message in list(failures.items())[:SHOWN]:
         say(f"{name}, line {line}: {message}")
@@ -160,22 +164,3 @@ def make_rows(
     signed = {(benchmark.signature(setting, text), text): None for settings, text in work for setting in settings}
     keys = dict.fromkeys((signature, pair.line) for signature, text in signed for pair in text.pairs)
     return [store.records[key] for key in keys if key in store], PARTLY if failures else 0
-
-
-@contextmanager
-def row_bar(total: int) -> Iterator[Callable[[Setting, int], None]]:
-    """A progress bar of rows, with the time remaining, if stderr is a terminal."""
-    if not total or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda setting, done: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), redirect_stdout=False, speed_estimate_period=120) as progress:
-        task = progress.add_task("", total=total)
-
-        def advance(setting: Setting, done: int) -> None:
-            progress.update(task, description=f"{setting.search}, k = {setting.beam}, {setting.scored}", advance=done)
-
-        yield advance

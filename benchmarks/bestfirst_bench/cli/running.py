@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bestfirst.cli import options as common
-from bestfirst.cli.console import reason, say, usage
+from bestfirst.cli.console import say, usage, usage_errors
 from bestfirst.cli.options import option
 
 from ..paper import EXPERIMENTS, TABLES, Experiment
@@ -76,15 +76,13 @@ def run(
         raise usage(f"--length-ratio must be above 0, got {length_ratio:g}")
     limit = max_length if length_ratio is None else f"{length_ratio:g}x"
     beams = options.numbers(beam)
-    try:
+    with usage_errors():
         settings = [
             Setting.of(search, k, **each, finished=finished, max_length=limit, row_budget=row_budget, alone=alone)
             for k in beams
             for each in map(read_score, score)
             for search in strategy.split(",")
         ]
-    except ValueError as error:
-        raise usage(reason(error)) from error
     if lm is None and any(setting.needs_language_model for setting in settings):
         raise usage("mutual-information needs a language model; name one with --lm")
     text = read_text(source, reference).part(**vars(which))
@@ -136,7 +134,10 @@ def paper(
         needs_text = {"--model": chosen.model, "--limit": which.limit, "--sample": which.sample}
         for name in (name for name, value in needs_text.items() if value is not None):
             raise usage(f"{name} needs a text to run on: bestfirst bench paper SOURCE REFERENCE (the paper's is IWSLT'14's)")
-        return _cited(experiments, dataset, shown.form)
+        for cited, name in ((each, name) for each in experiments for name in TABLES.get(each.name, {})):
+            if dataset in (None, name):
+                show(cited_table(cited, name), shown.form)
+        return 0
     if lm is None and any(experiment.language_model for experiment in experiments):
         if table is not None:
             raise usage("the table mutual-information needs a language model; name its folder with --lm")
@@ -144,10 +145,8 @@ def paper(
     dataset = dataset or "iwslt14"
     metrics = shown.quality(tokenize)
     beams = None if beam is None else options.numbers(beam)
-    try:
+    with usage_errors():
         plans = [[line.setting for line in each.plan(dataset, each.beams if beams is None else beams)] for each in experiments]
-    except ValueError as error:
-        raise usage(str(error)) from error
     whole = read_text(source, reference)
     text = whole.part(**vars(which))
     other = text if validation is None else read_text(*validation).part(**vars(which))
@@ -193,11 +192,3 @@ def _experiments(names: str | None) -> list[Experiment]:
     if unknown := [name for name in wanted if name not in EXPERIMENTS]:
         raise usage(f"the paper has no table {unknown[0]!r}; choose from {', '.join(EXPERIMENTS)}")
     return [EXPERIMENTS[name] for name in dict.fromkeys(wanted)]
-
-
-def _cited(experiments: list[Experiment], dataset: str | None, form: str) -> int:
-    for experiment in experiments:
-        for name in TABLES.get(experiment.name, {}):
-            if dataset in (None, name):
-                show(cited_table(experiment, name), form)
-    return 0

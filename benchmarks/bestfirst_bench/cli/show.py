@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
-from bestfirst.cli.console import reason, usage
+from bestfirst.cli.console import reason, usage, usage_errors
 from bestfirst.cli.options import option
 
 from ..growth import Measurement
@@ -112,9 +112,8 @@ def read_saved(kind: type[AnySaved], files: Sequence[Path]) -> list[AnySaved]:
         if not file.is_file():
             raise usage(f"cannot read {str(file)!r}: no such file")
     try:
-        return read(kind, files)
-    except ValueError as error:
-        raise usage(str(error)) from error
+        with usage_errors():
+            return read(kind, files)
     except OSError as error:
         raise usage(f"cannot read {error.filename!r}: {reason(error)}") from error
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from bestfirst.cli import options as common
-from bestfirst.cli.console import say, usage
+from bestfirst.cli.console import reason, say, usage, usage_errors
 from bestfirst.cli.options import count, option
 
 from . import bench_options as options
@@ -110,10 +110,8 @@ def _drafter(name: str) -> Any:
     from bestfirst.loading import with_drafter
     from bestfirst.settings import Decoding
 
-    try:
+    with usage_errors(lambda error: reason(error).replace("draft ", "--draft ", 1)):
         return named_drafter(with_drafter(Decoding(draft=name)).draft)
-    except ValueError as error:
-        raise usage(str(error).replace("draft ", "--draft ", 1)) from error
 
 
 def generate(
@@ -151,11 +149,9 @@ def generate(
     own = {name: value for name, value in (("length_penalty", length_penalty), ("early_stopping", early)) if value is not None}
     settings = {", ".join(f"{name}={value}" for name, value in own.items()): own} if own else GENERATE_SETTINGS
     shared: dict[str, Any] = {"no_repeat_ngram_size": no_repeat_ngram_size, "max_new_tokens": max_new_tokens}
-    try:
-        shared |= {"batch_size": batch_size, "repeat": repeat, "progress": show_progress}
+    shared |= {"batch_size": batch_size, "repeat": repeat, "progress": show_progress}
+    with usage_errors():
         rows = list(compare_generate(loaded, inputs, beams, settings, **shared))
-    except ValueError as error:
-        raise usage(str(error)) from error
     if as_json:
         conditions = _conditions(loaded, lines, chosen)
         print("\n".join(json.dumps({**conditions, **row.json()}) for row in rows))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -12,12 +11,12 @@ from time import perf_counter
 from typing import Annotated
 
 from bestfirst.cli import options as common
-from bestfirst.cli.console import PARTLY, reason, say, usage
+from bestfirst.cli.console import PARTLY, say, usage, usage_errors
 from bestfirst.cli.options import DTYPES, MODEL, option
 from bestfirst.corpus.records import to_json
 
 from .. import tune as tuning
-from ..bootstrap import LIBRARIES, LineMetric, line_metrics
+from ..bootstrap import LIBRARIES, LineMetric
 from ..race import Race, TuneResult
 from ..row import Benchmark
 from ..tune import (
@@ -35,7 +34,7 @@ from ..tune import (
     tune_table,
 )
 from . import bench_options as options
-from .bench_options import OUT, RUN, BenchModelOptions, SampleOptions, numbers
+from .bench_options import OUT, RUN, BenchModelOptions, SampleOptions, named_metrics, numbers
 from .measured_work import check_plot, load_models, read_text, save_plot, saving, show, show_progress
 
 COST = re.compile(r"(\d+\.?\d*|\.\d+) ?(ms|calls)")
@@ -82,10 +81,8 @@ class GridOptions:
             _numbers(given, name) for given, name in ((self.length_penalty, "penalty"), (self.length_reward, "reward"))
         )
         stops = [name for name in self.stop.split(",") if name]
-        try:
+        with usage_errors():
             return tuning.grid(numbers(self.beam), penalties, rewards, stops, ratio, max_length=self.max_length)
-        except ValueError as error:
-            raise usage(reason(error)) from error
 
 
 def _numbers(text: str, name: str) -> list[float]:
@@ -140,7 +137,7 @@ def tune(
     if find_spec("torch") is None:
         raise usage("tune needs torch and sacrebleu: pip install 'bestfirst[bench]'")
     text = read_text(source, reference).part(**vars(which))
-    chosen_metrics = _metrics(metrics, tokenize) if reference is not None else []
+    chosen_metrics = named_metrics(metrics, tokenize) if reference is not None else []
     begun = perf_counter()
     model, _ = load_models(chosen)
     benchmark = Benchmark(model)
@@ -174,7 +171,7 @@ def tune(
     result.points = [replace(point, front=id(point) in front) for point in result.points]
     limit = limit or CostLimit(round(result.default.cost / 2, 2), "ms")
     answers = advise(result, margin, limit)
-    _report(result, answers, chosen_metrics, as_json, all_settings, command_for(source, chosen.model))
+    _report(result, answers, chosen_metrics, as_json, all_settings, lambda advice: command(advice, source, chosen.model))
     if plot is not None:
         save_plot(tune_plot(f"{model.name}, {source.name}", result), plot)
     for line, message in list(race.failures.items())[:5]:
@@ -183,27 +180,10 @@ def tune(
     return PARTLY if race.failures else 0
 
 
-def _metrics(names: str, tokenize: str) -> list[LineMetric]:
-    """The metrics; prints which are left out because their library is not installed."""
-    try:
-        metrics, missing = line_metrics([name for name in names.split(",") if name], tokenize)
-    except ValueError as error:
-        raise usage(reason(error)) from error
-    for line in missing:
-        say(line)
-    return metrics
-
-
 def _timed(race: Race, points: Sequence[Point], last: Sequence[Point], repeat: int) -> list[Point]:
     """All points, those of `last` with their times."""
     times = race.time([point.setting for point in last], repeat)
     return [replace(point, timed=times.get(point.setting)) for point in points]
-
-
-def command_for(source: Path, model: str | None) -> Callable[[Advice], str]:
-    """A function from an advice to its command line."""
-    named = None if model is None else shlex.quote(model)
-    return lambda advice: command(advice, shlex.quote(str(source)), named)
 
 
 def _report(

@@ -9,16 +9,14 @@ import os
 import stat
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import Stopped, Unusable, reason
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-    from ..corpus import Tally
 
 WIDTH = 120  # of tables that are not printed to a terminal
 PARTLY = 1  # some of the work failed, the rest is done
@@ -76,51 +74,28 @@ def discard_output() -> None:
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
-class Bar:
-    """A progress bar of lines on stderr. Shows nothing if stderr is no terminal, or if it is `hidden`."""
+Bar = Callable[..., None]
+"""Changes a progress bar: takes the arguments of rich's `Progress.update`, or with `start=True` those of `Progress.reset`."""
 
-    def __init__(
-        self, total: Callable[[], int | None], hidden: bool = False, what: str = "loading the model", transient: bool = False
-    ) -> None:
-        """`total` returns the number of lines, and is only called if there is a bar. `transient`: remove the bar at the end."""
-        self._progress: Any = None
-        if hidden or sys.stderr is None or not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        counts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[saved]}"))
-        times = (TimeElapsedColumn(), TimeRemainingColumn())
-        console = Console(stderr=True)
-        self._progress = Progress(*counts, *times, console=console, transient=transient, redirect_stdout=False)
-        self._task = self._progress.add_task(what, total=total(), saved="")
+@contextmanager
+def progress_bar(
+    total: Callable[[], int | None], hidden: bool = False, what: str = "loading the model", **options: Any
+) -> Iterator[Bar]:
+    """A progress bar of lines on stderr, which shows nothing if stderr is no terminal, or if it is `hidden`. `total` returns the
+    number of lines, and is only called if there is a bar; `options` are those of rich's `Progress`."""
+    if hidden or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda **changes: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    def __enter__(self) -> Bar:
-        if self._progress is not None:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._progress is not None:
-            self._progress.stop()
-
-    def begin(self, done: int = 0) -> None:
-        """The model is loaded; `done` lines were done by an earlier run."""
-        if self._progress is not None:
-            self._progress.reset(self._task, completed=done, description="translating")
-
-    def advance(self, lines: int = 1) -> None:
-        if self._progress is not None:
-            self._progress.advance(self._task, lines)
-
-    def reach(self, count: int) -> None:
-        if self._progress is not None:
-            self._progress.update(self._task, completed=count)
-
-    def saved(self, tally: Tally) -> None:
-        """Show the share of beam search's calls that was saved so far."""
-        if self._progress is not None and tally.beam_calls:
-            self._progress.update(self._task, saved=f"{tally.saved:.0%} of calls saved")
+    counts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[saved]}"))
+    times = (TimeElapsedColumn(), TimeRemainingColumn())
+    progress = Progress(*counts, *times, console=Console(stderr=True), redirect_stdout=False, **options)
+    task = progress.add_task(what, total=total(), saved="")
+    with progress:
+        yield lambda **changes: (progress.reset if "start" in changes else progress.update)(task, **changes)
 
 
 class CommandError(Stopped):
@@ -134,6 +109,15 @@ class CommandError(Stopped):
 def usage(message: str) -> CommandError:
     """The error for a wrong command line, input file or model folder, found before any work was done."""
     return CommandError(message, USAGE)
+
+
+@contextmanager
+def usage_errors(say: Callable[[Exception], str] = reason) -> Iterator[None]:
+    """Errors of values in the block become usage errors, with their reason or what `say` makes of them as the message."""
+    try:
+        yield
+    except ValueError as error:
+        raise usage(say(error)) from error
 
 
 def reports(command: Command) -> Command:

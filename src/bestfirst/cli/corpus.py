@@ -7,7 +7,7 @@ import os
 import stat
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -16,8 +16,8 @@ from ..corpus import Checkpoint, Input, ShardResult, Survey, Tally, Target, Work
 from ..corpus.worker import BEST_SO_FAR, NOTHING_ALLOWED, OUT_OF_CALLS, UNFINISHED, fixed_budget, on_gpu, shard_lines
 from ..errors import Conflict, InputChanged, Stopped
 from ..settings import Decoding
-from .console import INTERRUPTED, PARTLY, Bar, CommandError, print_to_stderr, say, usage
-from .model_choice import ModelChoice, identity, signature
+from .console import INTERRUPTED, PARTLY, Bar, CommandError, print_to_stderr, progress_bar, say, usage
+from .model_choice import ModelChoice, identity
 from .options import CorpusOptions, LineOptions
 
 REMEDIES = {
@@ -31,6 +31,12 @@ REMEDIES = {
 def say_failure(number: int, why: str) -> None:
     """Print which line has no output, why, and what may help."""
     say(f"line {number}: {why}" + (f"; {REMEDIES[why]}" if why in REMEDIES else ""))
+
+
+def show_saved(bar: Bar, tally: Tally) -> None:
+    """Show beside the bar the share of beam search's calls that was saved so far."""
+    if tally.beam_calls:
+        bar(saved=f"{tally.saved:.0%} of calls saved")
 
 
 def is_job(file: str | None, output: str | None) -> bool:
@@ -71,7 +77,7 @@ class CorpusJob:
         model, decoding = self.choice.load(self.decoding)
         if self.chat and not model.chats:
             raise usage(f"model {model.name!r} has no chat template; leave out --chat, or choose a chat model")
-        return Worker(model, decoding, self.target, signature(decoding, model), self.chat)
+        return Worker(model, decoding, self.target, self.chat)
 
     def run(self) -> int:
         """Do the shards that are missing; returns the exit code."""
@@ -115,19 +121,21 @@ class CorpusJob:
 
     def _work(self, checkpoint: Checkpoint, survey: Survey) -> tuple[CostSummary, str]:
         """Load the model, here or on a Ray cluster, and decode the missing shards. Returns the costs and the signature."""
-        with Bar(lambda: survey.lines) as bar, self._pool() as pool:
-            budget = checkpoint.manifest.row_budget or self.decoding.budget or fixed_budget(self.choice.device)
+        budget = checkpoint.manifest.row_budget or self.decoding.budget or fixed_budget(self.choice.device)
+        fixed = replace(self, decoding=self.decoding.using(row_budget=budget))
+        with progress_bar(lambda: survey.lines) as bar, fixed._pool() as pool:
             checkpoint.begin(budget)
-            bar.begin(checkpoint.tally.lines)
+            bar(start=True, completed=checkpoint.tally.lines, description="translating")
             summary = CostSummary(checkpoint.tally, checkpoint.tally.sentences)
 
             def notice(result: ShardResult) -> None:
                 for number, why in result.failures:
                     say_failure(number, why)
-                bar.saved(checkpoint.tally)
+                show_saved(bar, checkpoint.tally)
 
             try:
-                checkpoint.run(self.source, survey, partial(pool.work, budget, bar.advance), self.shard_lines, notice)
+                work = partial(pool.work, lambda lines: bar(advance=lines))
+                checkpoint.run(self.source, survey, work, self.shard_lines, notice)
             except InputChanged:
                 raise
             except (Stopped, KeyboardInterrupt) as error:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from ..page.recorded_tree import printable
 from . import options
-from .console import Bar, CommandError, Output, reason, render_rich, usage
+from .console import CommandError, Output, progress_bar, reason, render_rich, usage
 from .model_choice import ModelChoice, decoding_from
 
 if TYPE_CHECKING:
@@ -65,9 +65,9 @@ def explain(
         model, decoding = choice.load(decoding)
         from ..explaining import explain as explained
 
-        with Bar(lambda: max(search.beam, max_beam), what="beams tried", transient=True) as bar:
+        with progress_bar(lambda: max(search.beam, max_beam), what="beams tried", transient=True) as bar:
             try:
-                found = explained(model, text, want, decoding, max_beam=max_beam, progress=bar.reach)
+                found = explained(model, text, want, decoding, max_beam=max_beam, progress=lambda k: bar(completed=k))
             except ValueError as error:
                 raise CommandError(reason(error).replace("max_length", "--max-length")) from error
         out.begin()

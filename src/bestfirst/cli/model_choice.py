@@ -7,14 +7,14 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from .. import __version__, constraints
+from .. import constraints
 from ..drafting import MODEL
 from ..models.folder import check_folder, fingerprint, has_tokenizer
 from ..models.text_model import TextModel
 from ..search import Result
 from ..settings import DEFAULT, SPEED_SETTINGS, Decoding
 from . import options
-from .console import reason, silence_libraries, usage
+from .console import reason, silence_libraries, usage, usage_errors
 from .options import DTYPES, LanguageModelName, ModelName, drop_unset, flag, one_of, thread_count
 
 ORDINARY_WORDS = ("beam", "finished", "method", "patience", "prefix", "score", "stop", "strategy")
@@ -49,10 +49,8 @@ def with_option_names(error: Exception) -> str:
 
 def decoding_from(**settings: Any) -> Decoding:
     """The library's settings; ends the command with the library's message if they are wrong."""
-    try:
+    with usage_errors(with_option_names):
         return Decoding(**settings)
-    except ValueError as error:
-        raise usage(with_option_names(error)) from error
 
 
 @dataclass(frozen=True)
@@ -74,13 +72,11 @@ class ModelChoice:
             raise usage(f"cannot use device {self.device!r}: it computes nothing; choose cpu, cuda or mps")
         if isinstance(decoding.allowed, str) and (missing := constraints.missing_file(decoding.allowed)) is not None:
             raise usage(f"there is no file {missing!r} of what is allowed")
-        try:
-            drafts = decoding.draft if isinstance(decoding.draft, str) and decoding.draft.startswith(MODEL) else ""
-            named = (self.model, decoding.score_options.get("language_model"), drafts.removeprefix(MODEL))
+        drafts = decoding.draft if isinstance(decoding.draft, str) and decoding.draft.startswith(MODEL) else ""
+        named = (self.model, decoding.score_options.get("language_model"), drafts.removeprefix(MODEL))
+        with usage_errors():
             for name in filter(None, named):
                 check_folder(name)
-        except ValueError as error:
-            raise usage(reason(error)) from error
         if self.model is not None and not has_tokenizer(self.model):
             raise usage(f"the model folder {self.model!r} has no tokenizer, so it takes no text; add its tokenizer's files")
         return self
@@ -108,13 +104,11 @@ class ModelChoice:
             decoding = decoding.using(score_options={**decoding.score_options, "language_model": language_model})
         if self.threads is not None:
             use_threads(self.threads)
-        try:
+        with usage_errors():
             decoding = with_drafter(decoding, device=self.device, dtype=self.dtype).read(model)
             if isinstance(decoding.prefix, str):
                 model.target(decoding.prefix)  # raises if the tokenizer cannot write the prefix
             decode(model, [], decoding)  # raises if model and settings do not go together
-        except ValueError as error:
-            raise usage(reason(error)) from error
         return model, decoding
 
     def _load(self, name: str | None, **languages: str | None) -> TextModel:
@@ -158,8 +152,3 @@ def identity(decoding: Decoding) -> dict[str, Any]:
     if decoding.allowed is not None:
         settings["allowed"] = constraints.fingerprint(str(decoding.allowed))
     return settings
-
-
-def signature(decoding: Decoding, model: TextModel) -> str:
-    """Settings, model, dtype and version in one line."""
-    return f"bestfirst|{decoding.signature}|model:{model.name}|dtype:{model.dtype_name}|v:{__version__}"

@@ -12,7 +12,7 @@ import typer
 
 from ..constraints import is_grammar, missing_file, named_constraint
 from . import options
-from .console import reason, say, silence_libraries, usage
+from .console import reason, say, silence_libraries, usage, usage_errors
 from .model_choice import ModelChoice, decoding_from
 
 
@@ -114,10 +114,8 @@ def serve(
     if token is not None and not token.strip():
         raise usage("the token is empty, which asks for none; leave out --token and unset BESTFIRST_TOKEN, or set it")
     max_cache_tokens = max_cache_tokens or (1 << 18 if (choice.device or "").startswith("cuda") else 1 << 15)
-    try:
+    with usage_errors(lambda error: f"{reason(error)}; lower --max-items or raise --max-queue"):
         limits = Limits(max_bytes, max_items, max_chars, max_beam, max_rows, max_queue, max_cache_tokens, deadline)
-    except ValueError as error:
-        raise usage(f"{reason(error)}; lower --max-items or raise --max-queue") from error
     for name in allowed_host or ():
         if not re.fullmatch(r"[A-Za-z0-9._-]+|\[?[0-9A-Fa-f:.]+\]?", name):
             raise usage(f"--allowed-host takes a name or an address, without scheme, port or path, got {name!r}")
@@ -146,11 +144,9 @@ def serve(
             engine = EngineThread(loaded, limits, decoding)
         tune_interpreter()
 
-        try:
+        with usage_errors():
             named = {name: named_constraint(what, engine.model) for name, what in files.items()}
             constraints = ServedConstraints(engine.model, named, grammars)
-        except ValueError as error:
-            raise usage(reason(error)) from error
 
         hosts = Hosts(listening.getsockname()[0], allowed_host or ())
         app = create_app(engine, limits, hosts=hosts, token=token, constraints=constraints)

@@ -18,8 +18,8 @@ from ..errors import reason
 from ..search import HEADER, Result, Trace
 from ..settings import Decoding
 from . import options
-from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, open_file, print_to_stderr, say, usage
-from .corpus import CorpusJob, CostSummary, is_job, say_failure
+from .console import INTERRUPTED, PARTLY, Bar, CommandError, Output, open_file, print_to_stderr, progress_bar, say, usage
+from .corpus import CorpusJob, CostSummary, is_job, say_failure, show_saved
 from .model_choice import LanguageModelChoice, ModelChoice, decoding_from
 from .options import CorpusOptions, LineOptions, drop_unset
 
@@ -65,7 +65,7 @@ def decode_lines(
         traced = lines.trace is not None
         events = stack.enter_context(closing(Output(lines.trace, apart_from=[stream, out.file]))) if traced else None
         counted = file and stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-        bar = stack.enter_context(Bar(lambda: source.survey().lines if counted else None, hidden=out.file.isatty()))
+        bar = stack.enter_context(progress_bar(lambda: source.survey().lines if counted else None, out.file.isatty()))
         run = Stream(job.worker(), out, events, bar)
         try:
             for batch in records(source, stream):
@@ -155,12 +155,12 @@ class Stream:
             target.begin()
         if events is not None:
             events.write(json.dumps(HEADER) + "\n")
-        bar.begin()
+        bar(start=True, description="translating")
 
     def translate(self, records: Sequence[Record]) -> None:
         cost = self.worker.decode(records, self.done, None if self.events is None else self._trace)
         self.summary.tally.include(cost)
-        self.bar.saved(self.summary.tally)
+        show_saved(self.bar, self.summary.tally)
 
     def done(self, record: Record, result: Result) -> None:
         """Write a result, and those waiting for it, once all before it are written."""
@@ -181,7 +181,7 @@ class Stream:
         if (why := self.worker.failure(result)) is not None:
             self.summary.tally.failed += 1
             say_failure(record.number, why)
-        self.bar.advance()
+        self.bar(advance=1)
 
 
 # -- the commands -----------------------------------------------------------------------------------------------------

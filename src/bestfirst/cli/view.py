@@ -13,7 +13,7 @@ from ..page.trace_file import Events, split
 from ..search import HEADER
 from ..settings import Decoding
 from . import options
-from .console import PARTLY, CommandError, Output, open_file, reason, render_rich, say, usage
+from .console import PARTLY, CommandError, Output, open_file, render_rich, say, usage, usage_errors
 from .model_choice import ModelChoice, decode_one, decoding_from
 from .options import OUTPUT, SEARCH, argument, count, option, utf8
 
@@ -119,10 +119,8 @@ def _record(choice: ModelChoice, decoding: Decoding, text: str) -> list[Events]:
 
 def _read(path: str, line: int | None) -> tuple[list[Events], list[str]]:
     """The searches of one input in a trace file, and messages about damage."""
-    try:
+    with usage_errors():
         searches, problems = read(path)
-    except ValueError as error:
-        raise usage(reason(error)) from error
     label = next(iter(searches)) if line is None else line
     if label not in searches:
         present = ", ".join(str(each) for each in list(searches)[:10] if each is not None)

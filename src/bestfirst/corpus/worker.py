@@ -10,6 +10,7 @@ from functools import partial
 from threading import Event
 from typing import Any
 
+from .. import __version__
 from ..decoding import decode
 from ..engine import Stats
 from ..engine.choice import can_run_two_engines
@@ -129,14 +130,16 @@ class Worker:
     model: Any
     decoding: Decoding
     target: Target = field(default_factory=Target)
-    signature: str = ""  # one line that identifies all that its results depend on
     chat: bool = False  # whether texts are user messages for a chat model, not plain prompts
     probe: str | None = None  # a text that was decoded before, to test whether the model still works
 
-    def decode_shard(self, shard: Shard, budget: Budget | None = None, notice: Callable[[], None] | None = None) -> ShardResult:
-        """Decode a shard by itself: with the same budget, its bytes are always the same. `notice` is called after each line."""
-        if budget is not None and budget != self.decoding.row_budget:
-            self.decoding = self.decoding.using(row_budget=budget)
+    @property
+    def signature(self) -> str:
+        """Settings, model, dtype and version in one line."""
+        return f"bestfirst|{self.decoding.signature}|model:{self.model.name}|dtype:{self.model.dtype_name}|v:{__version__}"
+
+    def decode_shard(self, shard: Shard, notice: Callable[[], None] = lambda: None) -> ShardResult:
+        """Decode a shard by itself: with a fixed row budget its bytes are always the same. `notice`: after each line."""
         self.probe = self.probe or "."  # without a probe, a dead model would fail every line of the file
         source = shard.digest
         shard = replace(shard, records=[self.target.admit(record) for record in shard.records])
@@ -144,8 +147,7 @@ class Worker:
 
         def done(record: Record, result: Result) -> None:
             results[record.number] = result
-            if notice is not None:
-                notice()
+            notice()
 
         tally = self.decode(shard.records, done)
         ordered = [results[record.number] for record in shard.records]
@@ -153,15 +155,13 @@ class Worker:
         tally.failed = len(failures)
         return ShardResult(shard.index, self.target.encode(shard, ordered), tally, tuple(failures), source)
 
-    def work(self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
+    def work(self, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
         """Decode shards in this process, in two threads if `can_run_two_engines`. `notice(1)` is called for each line."""
         if can_run_two_engines(self.model, self.decoding):
-            return self._two_at_a_time(budget, notice, shards)
-        return (self.decode_shard(shard, budget, partial(notice, 1)) for shard in shards)
+            return self._two_at_a_time(notice, shards)
+        return (self.decode_shard(shard, partial(notice, 1)) for shard in shards)
 
-    def _two_at_a_time(
-        self, budget: Budget | None, notice: Callable[[int], None], shards: Iterator[Shard]
-    ) -> Iterator[ShardResult]:
+    def _two_at_a_time(self, notice: Callable[[int], None], shards: Iterator[Shard]) -> Iterator[ShardResult]:
         """Decode shards in two threads, with `model.second` in one of them. If the consumer stops, running decodes end too."""
         free = [replace(self, model=self.model.second), self]
         over = Event()
@@ -173,7 +173,7 @@ class Worker:
 
         def decode(worker: Worker, shard: Shard) -> tuple[Worker, ShardResult]:
             with side_by_side():
-                return worker, worker.decode_shard(shard, budget, notice_line)
+                return worker, worker.decode_shard(shard, notice_line)
 
         with ThreadPoolExecutor(len(free), thread_name_prefix="shard") as pool:
             running: set[Future[tuple[Worker, ShardResult]]] = set()

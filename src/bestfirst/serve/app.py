@@ -5,9 +5,10 @@ from contextlib import asynccontextmanager
 from importlib.resources import files
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.routing import APIRoute
 from fastapi_swagger import patch_fastapi
 from starlette.exceptions import HTTPException
 
@@ -24,8 +25,7 @@ from .schemas import Limits
 from .server import body_seconds
 from .work import Certified, EngineStopped
 
-GUARDED = frozenset({"/translate", "/search", "/metrics"}) | openai.PATHS
-PATHS = GUARDED | {"/", "/docs", "/openapi.json", "/health"}
+PATHS = openai.PATHS | {"/translate", "/search", "/metrics", "/", "/docs", "/openapi.json", "/health"}
 ERRORS = (RequestValidationError, HTTPException, TooMuch, QueueFull, EngineStopped, DeadlinePassed, ClientLeft)
 PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; \
 base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -57,30 +57,33 @@ def create_app(
     quiet: dict[str, Any] = {"docs_url": None, "redoc_url": None, "swagger_ui_oauth2_redirect_url": None}
     app = FastAPI(title="bestfirst", version=__version__, description=ABOUT, lifespan=lifespan, **quiet)
     patch_fastapi(app, redirect_from_root_to_docs=False)  # Swagger UI is served from here, not from a CDN
-    size, time = limits.max_bytes, body_seconds(limits.deadline)
-    app.add_middleware(exchange.AnswerBodies, routes=app.routes, errors=ERRORS, error_response=error_response)
-    checks: dict[str, Any] = {"guarded": GUARDED, "max_bytes": size, "seconds": time, "error_fields": error_fields}
-    app.add_middleware(CheckRequests, hosts=hosts, token=token, **checks)
-    app.add_middleware(MeasureRequests, note=metrics.count_request)
     name = getattr(model, "name", type(model).__name__)
     constraints = constraints or ServedConstraints(model)
-    _add_translate(app, name, queue, token is not None, constraints)
-    _add_search(app, name, queue, token is not None)
-    openai.add_openai(app, name, queue, token is not None, constraints)
-    _add_state(app, name, queue, metrics, token is not None)
+    paths, openai_paths = exchange.guarded_paths(token is not None), exchange.guarded_paths(token is not None, openai.ApiError)
+    _add_translate(paths, name, queue, constraints)
+    _add_search(paths, name, queue)
+    openai.add_openai(openai_paths, name, queue, constraints)
+    _add_state(app, paths, name, queue, metrics)
+    app.include_router(paths)
+    app.include_router(openai_paths)
+    guarded = [route for router in (paths, openai_paths) for route in router.routes if isinstance(route, APIRoute)]
+    size, time = limits.max_bytes, body_seconds(limits.deadline)
+    app.add_middleware(exchange.AnswerBodies, routes=guarded, errors=ERRORS, error_response=error_response)
+    names = frozenset(route.path for route in guarded)
+    checks: dict[str, Any] = {"guarded": names, "max_bytes": size, "seconds": time, "error_fields": error_fields}
+    app.add_middleware(CheckRequests, hosts=hosts, token=token, **checks)
+    app.add_middleware(MeasureRequests, note=metrics.count_request)
     for kind in ERRORS:
         app.add_exception_handler(kind, error_response)
     return app
 
 
-def _add_translate(app: FastAPI, model: str, queue: RequestQueue, token: bool, constraints: ServedConstraints) -> None:
+def _add_translate(paths: APIRouter, model: str, queue: RequestQueue, constraints: ServedConstraints) -> None:
     Body = schemas.TranslateRequest.within(queue.limits)  # noqa: N806
-    shared = exchange.model_path(token, 404)
     stream = {"application/x-ndjson": {"schema": schemas.StreamLine.model_json_schema()}}
-    shared["responses"][200] = {"model": schemas.TranslateResponse, "content": stream}
     head = exchange.json_bytes({"model": model, "results": []}).removesuffix(b"]}")
 
-    @app.post("/translate", **shared)
+    @paths.post("/translate", **exchange.model_path({"model": schemas.TranslateResponse, "content": stream}, 404))
     async def translate(body: Body, request: Request) -> Response:  # type: ignore[valid-type]
         """Translate a text or a list of texts.
 
@@ -97,12 +100,10 @@ def _add_translate(app: FastAPI, model: str, queue: RequestQueue, token: bool, c
         return exchange.json_response(head + b",".join(await submission.results(exchange.disconnection(request))) + b"]}")
 
 
-def _add_search(app: FastAPI, model: str, queue: RequestQueue, token: bool) -> None:
+def _add_search(paths: APIRouter, model: str, queue: RequestQueue) -> None:
     Body = schemas.SearchRequest.within(queue.limits)  # noqa: N806
-    shared = exchange.model_path(token)
-    shared["responses"][200] = {"model": schemas.SearchResponse}
 
-    @app.post("/search", **shared)
+    @paths.post("/search", **exchange.model_path({"model": schemas.SearchResponse}))
     async def search(body: Body, request: Request) -> Response:  # type: ignore[valid-type]
         """Translate a text by best-first and by beam search, and return every event of both, for the playground."""
         both = [(body.text, body.decoding(strategy)) for strategy in ("best-first", "beam")]  # type: ignore[attr-defined]
@@ -113,10 +114,9 @@ def _add_search(app: FastAPI, model: str, queue: RequestQueue, token: bool) -> N
         return exchange.json_response({"model": model, "best_first": best_first, "beam": beam, "searches": events})
 
 
-def _add_state(app: FastAPI, model: str, queue: RequestQueue, metrics: Metrics, token: bool) -> None:
+def _add_state(app: FastAPI, paths: APIRouter, model: str, queue: RequestQueue, metrics: Metrics) -> None:
     page = (files(__package__) / "playground.html").read_text(encoding="utf-8").replace("{{component}}", component())
     plain = {"content": {"text/plain": {"schema": {"type": "string"}}}}
-    shared: dict[str, Any] = {"dependencies": exchange.token_dependency(token), "response_class": Response}
 
     @app.get("/health", responses=exchange.error_responses(503))
     async def health() -> schemas.Health:
@@ -124,7 +124,7 @@ def _add_state(app: FastAPI, model: str, queue: RequestQueue, metrics: Metrics, 
         queue.check_engine()
         return schemas.Health(model=model, version=__version__, queue=queue.queued, in_flight=queue.engine.in_flight)
 
-    @app.get("/metrics", responses={200: plain, **(exchange.error_responses(401) if token else {})}, **shared)
+    @paths.get("/metrics", response_class=Response, responses={200: plain})
     async def read_metrics() -> Response:
         """The server's metrics, for Prometheus."""
         return Response(metrics.read(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi import Depends, Request
+from fastapi import APIRouter, Depends, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response, StreamingResponse
 from fastapi.routing import APIRoute
@@ -39,15 +39,18 @@ def error_responses(*codes: int, model: type[Error] = Error) -> dict[int | str, 
     return responses
 
 
-def token_dependency(token: bool) -> list[Any]:
-    """The bearer token of a path, for the OpenAPI document; the middleware checks it (`CheckRequests`)."""
-    return [Depends(HTTPBearer(auto_error=False, description="The token that the server was started with."))] if token else []
+def guarded_paths(token: bool, model: type[Error] = Error) -> APIRouter:
+    """A router for paths that ask for the token, if there is one: in the OpenAPI document; `CheckRequests` checks it."""
+    if not token:
+        return APIRouter()
+    bearer = HTTPBearer(auto_error=False, description="The token that the server was started with.")
+    return APIRouter(dependencies=[Depends(bearer)], responses=error_responses(401, model=model))
 
 
-def model_path(token: bool, *codes: int, model: type[Error] = Error) -> dict[str, Any]:
-    """FastAPI's options for a path that uses the model; `codes`: status codes beyond those that all such paths have."""
-    responses = error_responses(400, 408, 413, 422, 429, 503, 504, *codes, *((401,) if token else ()), model=model)
-    return {"dependencies": token_dependency(token), "response_class": Response, "responses": responses}
+def model_path(answer: dict[str, Any], *codes: int, model: type[Error] = Error) -> dict[str, Any]:
+    """FastAPI's options for a path that uses the model: its answer, and the errors that all such paths have and `codes`."""
+    errors = error_responses(400, 408, 413, 422, 429, 503, 504, *codes, model=model)
+    return {"response_class": Response, "responses": {200: answer, **errors}}
 
 
 @dataclass
@@ -57,14 +60,14 @@ class AnswerBodies:
     says what is wrong. `error_response` makes the response when the function raises one of `errors`."""
 
     app: Any
-    routes: Sequence[Any]
+    routes: Sequence[APIRoute]
     errors: tuple[type[Exception], ...]
     error_response: Callable[[Request, Exception], Awaitable[Response]]
 
     def __post_init__(self) -> None:
         self._paths: dict[str, tuple[SchemaValidator, Any]] = {}
         for route in self.routes:
-            if isinstance(route, APIRoute) and (model := route.endpoint.__annotations__.get("body")):
+            if model := route.endpoint.__annotations__.get("body"):
                 schema = _without_nul_pattern(model.__pydantic_core_schema__)
                 self._paths[route.path] = SchemaValidator(schema), route.endpoint
 

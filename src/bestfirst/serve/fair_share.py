@@ -113,7 +113,7 @@ class FairShare(Generic[AnyFlow]):
             for job in flow.running:
                 job.paused = True
             entering = entering or not flow.running
-            if not self._ahead(flow):
+            if flow.used <= self._virtual_time + self._pass_cost(flow):
                 order.append((not flow.running, flow.used, place, flow, iter([*flow.running.items()])))
         yield from self._allocate_in_order(order, entering)
 
@@ -191,9 +191,6 @@ class FairShare(Generic[AnyFlow]):
         """Whether such a job has waited for rows for so long that no other may pass it. Others may always pass a job that waits
         for memory: those that need little should not wait for those that need much."""
         return not self._rows_fit(use) and flow.used < self._virtual_time - self._pass_cost(flow)
-
-    def _ahead(self, flow: AnyFlow) -> bool:
-        return flow.used > self._virtual_time + self._pass_cost(flow)
 
     def _pass_cost(self, flow: AnyFlow) -> int:
         """What `used` of this flow grows by for a whole forward pass."""

@@ -5,7 +5,7 @@ from time import time
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -247,8 +247,8 @@ def _event(fields: dict[str, Any]) -> bytes:
 # -- the paths ---------------------------------------------------------------------------------------------------------------
 
 
-def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constraints: ServedConstraints) -> None:
-    """Add the paths to the application; that of conversations only if the model has a chat template."""
+def add_openai(paths: APIRouter, name: str, queue: RequestQueue, constraints: ServedConstraints) -> None:
+    """Add the paths; that of conversations only if the model has a chat template."""
     started, limits = int(time()), queue.limits
 
     async def answer(body: Any, request: Request, chat: bool) -> Response:
@@ -275,10 +275,9 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
         ]
         return exchange.json_response({**head, "choices": choices, "usage": _usage(done)})
 
-    shared = exchange.model_path(token, 404, model=ApiError)
     event = {"type": "object", "properties": {"data": {"type": "string"}}, "required": ["data"]}
-    events = {"text/event-stream": {"schema": event}}
-    shared["responses"][200] = {"model": Completion, "content": events}
+    completion = {"model": Completion, "content": {"text/event-stream": {"schema": event}}}
+    shared = exchange.model_path(completion, 404, model=ApiError)
     text, most = text_within(limits, 1), count(limits.max_beam)
     one_or_more = Annotated[most | None, AfterValidator(lambda n: n or 1)]  # type: ignore[valid-type]
     widths = {
@@ -290,19 +289,19 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
     prompt = (text | texts, Field(examples=["Once upon a time"]))
     Prompts = narrowed(CompletionRequest, prompt=prompt, **widths)  # noqa: N806
 
-    @app.get("/v1/models", dependencies=shared["dependencies"], responses=exchange.error_responses(401) if token else {})
+    @paths.get("/v1/models")
     async def models() -> dict[str, Any]:
         """The model that is served, as OpenAI's clients ask for it."""
         return {"object": "list", "data": [{"id": name, "object": "model", "created": started, "owned_by": "bestfirst"}]}
 
-    @app.post("/v1/completions", **shared)
+    @paths.post("/v1/completions", **shared)
     async def completions(body: Prompts, request: Request) -> Response:  # type: ignore[valid-type]
         """Go on with prompts, as OpenAI's API has it: the n best outputs of each, best first."""
         return await answer(body, request, chat=False)
 
     if not queue.engine.model.chats:
 
-        @app.post("/v1/chat/completions", dependencies=shared["dependencies"], include_in_schema=False)
+        @paths.post("/v1/chat/completions", include_in_schema=False)
         async def no_chat() -> Response:
             return JSONResponse(error_fields(404, f"model {name!r} has no chat template; use /v1/completions"), 404)
 
@@ -313,7 +312,7 @@ def add_openai(app: FastAPI, name: str, queue: RequestQueue, token: bool, constr
     messages = Annotated[list[message], few]  # type: ignore[valid-type]
     Chat = narrowed(ChatRequest, messages=(messages, ...), **widths)  # noqa: N806
 
-    @app.post("/v1/chat/completions", **shared)
+    @paths.post("/v1/chat/completions", **shared)
     async def chat_completions(body: Chat, request: Request) -> Response:  # type: ignore[valid-type]
         """Answer a conversation, as OpenAI's API has it, by the model's own chat template."""
         return await answer(body, request, chat=True)
