@@ -174,6 +174,7 @@ def test_a_cancelled_request_gets_no_more_events(engine, begun):
     assert len(events_of(engine, [("Guten Morgen!", bestfirst.Decoding())])) == 1
     assert len(events) == before
     assert not engine._works
+    assert not engine._numbers
     wait_for(lambda: engine.in_flight == 0)
     assert engine.stats.rows > 0
 

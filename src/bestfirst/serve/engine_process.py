@@ -27,7 +27,7 @@ from ..errors import Stopped, Unusable, reason
 from ..models.reader import TextIds
 from ..settings import Decoding
 from .engine_thread import EngineThread, tune_interpreter
-from .messages import SettingsUnpickler, pickle_events, pickle_settings
+from .messages import SettingsUnpickler, pack_event, pack_stats, pickle_settings, unpack_event
 from .schemas import Limits
 from .work import Done, EngineStopped, Event, Inbox, Work
 
@@ -72,6 +72,7 @@ class EngineProcess:
         self._read = self.model.reader()
         self._inbox = Inbox(self._refuse)
         self._works: dict[int, Work] = {}  # by number, those that were sent and are not done
+        self._numbers: dict[Work, int] = {}
         self._last_number = 0
         # Settings and constraints that the process has, with their numbers, by identity; least recently used first.
         self._known: dict[type, dict[int, tuple[Any, int]]] = {Decoding: {}, Constraint: {}}
@@ -109,8 +110,8 @@ class EngineProcess:
                 for work, texts in zip(new, self._tokenised(new), strict=True):
                     self._send_request(work, texts)
                 for each in batch:
-                    if each is not None and each.cancelled and self._works.pop(each.number, None) is not None:
-                        self._send("cancel", each.number)
+                    if each is not None and each.cancelled:
+                        self._send_cancel(each)
             self._send("stop")
         except BaseException:
             self._process.kill()  # it would never hear of another request
@@ -118,7 +119,7 @@ class EngineProcess:
         finally:
             self.alive = False
             for each in batch:
-                if each is not None and not each.cancelled and not each.number:
+                if each is not None and not each.cancelled and each not in self._numbers:
                     self._refuse(each)
             self._inbox.close()
 
@@ -152,7 +153,7 @@ class EngineProcess:
             log.warning("a request could not be sent to the engine: %s", error, exc_info=True)
             self._refuse(work)
             return
-        work.number, self._works[number] = number, work  # before it is sent: events may come at once
+        self._works[number], self._numbers[work] = work, number  # before it is sent: events may come at once
         options = {"stream": work.stream, "blanks": work.blanks, "recorded": work.recorded}
         if not self._send("submit", number, work.client, texts, settings, options):
             self._receiver.join()  # it ends because the process has ended, and refuses the requests that it finds in `_works`
@@ -166,6 +167,12 @@ class EngineProcess:
     def _refuse(self, work: Work) -> None:
         work.emit(EngineStopped("the engine cannot take this request"))
         self.flush()
+
+    def _send_cancel(self, work: Work) -> None:
+        number = self._numbers.pop(work, None)
+        if number is not None:
+            self._works.pop(number, None)
+            self._send("cancel", number)
 
     def _number_of(self, value: Any) -> int:
         """The number of settings or a constraint, which are sent first if the process does not have them."""
@@ -193,22 +200,24 @@ class EngineProcess:
             while True:
                 events, state = loads(self._pipe.recv_bytes())
                 if state is not None:
-                    self.in_flight, self.stats = state
+                    self.in_flight, self.stats = state[0], Stats(*state[1])
                 self._emit(events)
                 self.flush()
         except (EOFError, OSError):
             pass
         finally:
             self.alive = False  # before the requests get their events, so that no handler sees it alive after that
-            self._emit([(number, True, EngineStopped("the server is stopping")) for number in [*self._works]])
+            self._emit([(number, True, "stopped", "the server is stopping") for number in [*self._works]])
             self.flush()
 
-    def _emit(self, events: Sequence[tuple[int, bool, Event]]) -> None:
-        """Pass on events, each as (number of the request, whether it is its last, event), unless the request was cancelled."""
-        for number, last, event in events:
+    def _emit(self, events: Sequence[tuple[Any, ...]]) -> None:
+        """Pass on events, each as (number of the request, whether it is its last, packed event), unless they were cancelled."""
+        for number, last, *packed in events:
             work = self._works.pop(number, None) if last else self._works.get(number)
+            if work is not None and last:
+                self._numbers.pop(work, None)
             if work is not None and not work.cancelled:
-                work.emit(event)
+                work.emit(unpack_event(*packed))
 
 
 # -- the engine's process ------------------------------------------------------------------------------------------------------
@@ -233,16 +242,16 @@ def run_engine(pipe: Connection, load: Load, limits: Limits) -> None:
     if isinstance(first, Exception):
         return
     stopping = Flag()
-    events: list[tuple[int, bool, Event]] = []
+    events: list[tuple[Any, ...]] = []
     last_state = 0.0
 
     def flush() -> None:
         nonlocal last_state
         state = None
         if not engine.busy or monotonic() - last_state > STATE_SECONDS:
-            state, last_state = (engine.in_flight, engine.stats), monotonic()
+            state, last_state = (engine.in_flight, pack_stats(engine.stats)), monotonic()
         if events or state:
-            message = pickle_events((events, state))
+            message = dumps((events, state))
             events.clear()
             try:
                 pipe.send_bytes(message)
@@ -268,8 +277,8 @@ def _exit_with(engine: EngineThread, stopping: Flag) -> None:
         os._exit(1)
 
 
-def _receive_requests(pipe: Connection, engine: EngineThread, events: list[tuple[int, bool, Event]]) -> None:
-    """Carry out the server's messages until it says "stop". What the engine emits is appended to `events`."""
+def _receive_requests(pipe: Connection, engine: EngineThread, events: list[tuple[Any, ...]]) -> None:
+    """Carry out the server's messages until it says "stop". What the engine emits is appended to `events`, packed."""
     known: dict[int, Any] = {}
     works: dict[int, Work] = {}
 
@@ -280,7 +289,7 @@ def _receive_requests(pipe: Connection, engine: EngineThread, events: list[tuple
             nonlocal left
             left -= type(event) is Done
             last = not left or type(event) is EngineStopped
-            events.append((number, last, event))
+            events.append((number, last, *pack_event(event)))
             if last:
                 works.pop(number, None)
 

@@ -1,12 +1,12 @@
 """Messages between the server and its engine process.
 
-Pickle takes four times as long for the objects that events are made of as for the tuples of their fields, so these are sent.
+Events and statistics travel as plain tuples, because pickle takes four times as long for the objects that they are made of.
 Settings and constraints are sent once; after that, messages refer to them by number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from io import BytesIO
 from operator import attrgetter
@@ -14,34 +14,44 @@ from pickle import Pickler, Unpickler
 from typing import Any
 
 from ..constraints import Constraint
+from ..engine import Stats
 from ..search import Answer, Result, Trace
+from .work import Certified, Done, EngineStopped, Event
 
 
-def _by_fields(kind: type, but: str = "") -> Callable[[Any], tuple[Any, ...]]:
-    """How pickle takes apart an object of this dataclass: its type, and its fields in order, without the one named by `but`."""
-    values = attrgetter(*(each.name for each in fields(kind) if each.name != but))
-    return lambda value: (kind, values(value))
+def _packer(kind: type, but: Sequence[str] = ()) -> Callable[[Any], tuple[Any, ...]]:
+    """A function from an object of this dataclass to the tuple of its fields, in order, without those named by `but`."""
+    return attrgetter(*(each.name for each in fields(kind) if each.name not in but))
 
 
-def _trace_of(events: list[dict[str, Any]]) -> Trace:
-    trace = Trace()
-    trace.events = events  # its other fields would hold the whole model, which names the tokens
-    return trace
+_pack_answer, _pack_counts = _packer(Answer), _packer(Result, but=["hypotheses", "partial", "trace"])
+pack_stats = _packer(Stats, but=["results"])
 
 
-class EventPickler(Pickler):
-    dispatch_table = {  # noqa: RUF012
-        Answer: _by_fields(Answer),
-        Result: _by_fields(Result, but="trace"),
-        Trace: lambda trace: (_trace_of, (trace.events,)),
-    }
+def pack_event(event: Event) -> tuple[Any, ...]:
+    """An event as a tuple of plain values; `unpack_event` is the inverse."""
+    if isinstance(event, Certified):
+        return "certified", event.index, event.rank, _pack_answer(event.answer)
+    if isinstance(event, EngineStopped):
+        return "stopped", str(event)
+    result, partial, trace = event.result, event.result.partial, event.trace and event.trace.events
+    answers = [*map(_pack_answer, result.hypotheses)]
+    return "done", event.index, answers, _pack_counts(result), partial and _pack_answer(partial), trace, event.prompt_tokens
 
 
-def pickle_events(message: Any) -> bytes:
-    """A message of events, for `pickle.loads`."""
-    out = BytesIO()
-    EventPickler(out).dump(message)
-    return out.getvalue()
+def unpack_event(kind: str, *values: Any) -> Event:
+    if kind == "certified":
+        index, rank, answer = values
+        return Certified(index, rank, Answer(*answer))
+    if kind == "stopped":
+        return EngineStopped(*values)
+    index, answers, counts, partial, events, prompt_tokens = values
+    result = Result([Answer(*each) for each in answers], *counts, partial and Answer(*partial))  # type: ignore[call-arg]
+    trace = None
+    if events is not None:
+        trace = Trace()
+        trace.events = events  # its other fields would hold the whole model, which names the tokens
+    return Done(index, result, trace, prompt_tokens)
 
 
 def pickle_settings(value: Any, number: Callable[[Any], int]) -> bytes:

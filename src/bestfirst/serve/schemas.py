@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, create_model, model_validator
-from pydantic_core import PydanticCustomError, to_json
+from pydantic_core import PydanticCustomError, SchemaSerializer, core_schema
 
 from ..scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, Score
 from ..search import Answer, Result
@@ -236,30 +236,33 @@ class TextResult(ResultSummary):
     hypotheses: list[Translation] = Field(description="The n best, the best first.")
 
 
-# Not validated, since what an engine returns is valid: these run for every text, in the event loop's thread.
-
-TRANSLATION, SUMMARY = tuple(Translation.model_fields), tuple(ResultSummary.model_fields)
+# Serialised straight from `Result`, without a copy or validation: this runs for every text, in the event loop's thread.
 
 
-def translation(answer: Answer) -> dict[str, Any]:
-    """The fields of a `Translation`."""
-    return {name: getattr(answer, name) for name in TRANSLATION}
+def _fields_of(kind: type, shown: type[BaseModel], **parts: Any) -> Any:
+    """The pydantic-core schema that serialises a dataclass with the fields of the model `shown`, in that order."""
+    names = [*shown.model_fields]
+    fields = [core_schema.dataclass_field(name, parts.get(name, core_schema.any_schema())) for name in names]
+    return core_schema.dataclass_schema(kind, core_schema.dataclass_args_schema(kind.__name__, fields), names, slots=True)
 
 
-def summary(result: Result) -> dict[str, Any]:
-    """The fields of a `ResultSummary`."""
-    return {name: getattr(result, name) for name in SUMMARY}
+def _best_text(result: Any, _: object) -> str:
+    """The best translation; not a partial hypothesis, which is no translation."""
+    return (result.hypotheses[0].text or "") if result.hypotheses else ""
 
 
-def text_result(result: Result) -> dict[str, Any]:
-    """The fields of a `TextResult`. A partial hypothesis is no translation."""
-    best = (result.hypotheses[0].text or "") if result.hypotheses else ""
-    return {**summary(result), "text": best, "hypotheses": [translation(answer) for answer in result.hypotheses]}
+_TEXT = core_schema.plain_serializer_function_ser_schema(_best_text, is_field_serializer=True)
+_PARTS = {
+    "text": core_schema.any_schema(serialization=_TEXT),
+    "hypotheses": core_schema.list_schema(_fields_of(Answer, Translation)),
+}
+_WHOLE = SchemaSerializer(_fields_of(Result, TextResult, **_PARTS), core_schema.CoreConfig(ser_json_inf_nan="null"))
 
-
-def text_result_json(result: Result) -> bytes:
-    """A `TextResult` as JSON; infinities and NaN become null."""
-    return to_json(text_result(result), inf_nan_mode="null")
+translation: Callable[[Answer], dict[str, Any]] = SchemaSerializer(_fields_of(Answer, Translation)).to_python
+summary: Callable[[Result], dict[str, Any]] = SchemaSerializer(_fields_of(Result, ResultSummary)).to_python
+text_result: Callable[[Result], dict[str, Any]] = _WHOLE.to_python
+text_result_json: Callable[[Result], bytes] = _WHOLE.to_json
+"""A `TextResult` as JSON; infinities and NaN become null."""
 
 
 class TranslateResponse(BaseModel):

@@ -55,7 +55,6 @@ class Work(Flow):
     blanks: bool = False  # decode texts of whitespace alone too, instead of giving them an empty result
     recorded: bool = False  # record every search, and add the trace, in strict order, to its `Done`
     cancelled: bool = False
-    number: int = 0  # of a request that was sent to an engine process
     sources: dict[int, Source | Result] = field(default_factory=dict)  # by index, of the texts that were tokenised, in order
     reserved: dict[int, int] = field(default_factory=dict)  # by index, of evicted texts: cache tokens to reserve next time
     streamed: dict[int, int] = field(default_factory=dict)  # by index: how many answers were emitted
