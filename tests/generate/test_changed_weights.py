@@ -1,10 +1,13 @@
-"""Weights that change between two calls, also without a new torch version counter: the next call uses them."""
+"""Weights and other parts of a model that change between two calls, also unseen by torch: the next call uses them."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.utils.prune
+from transformers import GenerationMixin
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 import bestfirst
 from bestfirst.engine.model_record import record_of
@@ -62,6 +65,111 @@ def test_the_next_call_uses_the_changed_weights(name, change):
         assert torch.equal(after.sequences, theirs.sequences)
         assert torch.allclose(after.sequences_scores, theirs.sequences_scores, atol=1e-4)
     assert not torch.equal(before.scores[0], after.scores[0])
+
+
+def scales(model):
+    for module in model.get_decoder().modules():
+        if hasattr(module, "scaling"):
+            module.scaling *= 0.2
+
+
+def a_bias_replaced(model):
+    model.final_logits_bias = model.final_logits_bias - torch.arange(48) % 5
+
+
+def rotary_angles(model):
+    model.model.rotary_emb.inv_freq.mul_(0.3)
+
+
+def a_window(model):
+    model.config.sliding_window = 2
+
+
+def layers_swapped(model):
+    layers = model.get_decoder().layers
+    layers[0], layers[1] = layers[1], layers[0]
+
+
+def bias_of_the_head(model):
+    head = model.get_output_embeddings()
+    head.bias = torch.nn.Parameter(torch.arange(48) % 5 * 1.0)
+
+
+OTHERS = {
+    scales: ["marian", "t5", "llama", "whisper"],
+    a_bias_replaced: ["marian", "bart"],
+    rotary_angles: ["llama", "mistral"],
+    a_window: ["mistral"],
+    layers_swapped: ["llama", "qwen3"],
+    bias_of_the_head: ["marian", "llama"],
+}
+
+
+def check_the_next_call(model, name, change):
+    architecture = ARCHITECTURES[name]
+    batch = padded(architecture, architecture.inputs(3, seed=1))
+
+    def generate(**own):
+        return GenerationMixin.generate(model, **batch, **SETTINGS, **own)
+
+    before = generate(custom_generate=bestfirst.generate)
+    change(model)
+    for _ in range(2):
+        ours, theirs = generate(custom_generate=bestfirst.generate), generate()
+        assert torch.equal(ours.sequences, theirs.sequences)
+        assert torch.allclose(ours.sequences_scores, theirs.sequences_scores, atol=1e-4)
+    assert not torch.equal(before.scores[1], ours.scores[1])
+
+
+@pytest.mark.parametrize(("change", "name"), [(change, name) for change, names in OTHERS.items() for name in names])
+def test_the_next_call_uses_changed_numbers_buffers_and_modules(change, name):
+    check_the_next_call(ARCHITECTURES[name].build(), name, change)
+
+
+@pytest.mark.parametrize("name", ["marian", "llama", "t5"])
+def test_the_next_call_uses_a_method_replaced_in_the_class_of_a_module(name, monkeypatch):
+    model = ARCHITECTURES[name].build()
+    kind = type(next(module for module in model.get_decoder().modules() if "Norm" in type(module).__name__))
+    forward = kind.forward
+    check_the_next_call(model, name, lambda _: monkeypatch.setattr(kind, "forward", lambda *given: forward(*given) * -0.5))
+
+
+@pytest.mark.parametrize("by", ["a name of its own", "the name of another"])
+@pytest.mark.parametrize("name", ["marian", "llama", "gpt2"])
+def test_the_next_call_uses_another_attention_function(name, by, monkeypatch):
+    """It gets no masks under a name of its own, as by `generate`."""
+    model = ARCHITECTURES[name].build()
+    theirs = ALL_ATTENTION_FUNCTIONS["sdpa"]
+
+    def attention(*tensors, **given):
+        return theirs(*tensors, **{**given, "scaling": 0.05})
+
+    def change(model):
+        monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS, "flat" if by == "a name of its own" else "sdpa", attention)
+        if by == "a name of its own":
+            model.set_attn_implementation("flat")
+
+    check_the_next_call(model, name, change)
+
+
+@pytest.mark.parametrize("kind", ["prune", "weight_norm"])
+@pytest.mark.parametrize("name", ["marian", "llama", "t5"])
+def test_the_next_call_uses_changed_weights_that_hooks_compute_others_from(name, kind):
+    """`module.weight` is that of the last forward pass: the model has to run to bring it up to date."""
+    model = ARCHITECTURES[name].build()
+    layers = [module for module in model.get_decoder().modules() if isinstance(module, torch.nn.Linear)]
+    for layer in layers:
+        if kind == "prune":
+            torch.nn.utils.prune.l1_unstructured(layer, "weight", amount=0.3)
+        else:
+            torch.nn.utils.weight_norm(layer)
+
+    def change(model):
+        with torch.no_grad():
+            for layer in layers:
+                (layer.weight_orig if kind == "prune" else layer.weight_g).mul_(-1)
+
+    check_the_next_call(model, name, change)
 
 
 def test_the_decoder_step_is_reused_while_weights_are_unchanged(small):

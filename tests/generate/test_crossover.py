@@ -9,6 +9,7 @@ import torch
 
 import bestfirst
 from bestfirst.engine.model_record import record_of
+from bestfirst.engine.steps import step_choice
 from bestfirst.engine.steps.t5 import FusedT5
 from bestfirst.integrations import call, crossover
 from engine.builders import ARCHITECTURES
@@ -45,6 +46,19 @@ def test_the_measured_ratio_decides_what_runs(name, k, times, engine, monkeypatc
         assert stats.engine == engine
         assert (f"takes {times:.2f} of the time" in stats.search) == (engine == "generate")
     assert ran == [True]
+
+
+def test_steps_are_checked_by_one_thread_at_a_time(monkeypatch):
+    """The check narrows a model's windows: two at a time left them narrow."""
+    model, held = tiny("Gemma2ForCausalLM"), []
+
+    def step_for(wrapped):
+        held.append(record_of(wrapped).lock._is_owned())
+        return step_choice.step_for(wrapped)
+
+    monkeypatch.setattr(crossover, "step_for", step_for)
+    model.generate(torch.tensor([[5, 6, 7]]), num_beams=2, max_new_tokens=4, custom_generate=bestfirst.generate)
+    assert held == [True]
 
 
 def test_compiled_and_large_models_are_not_measured(monkeypatch):

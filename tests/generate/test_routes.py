@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import string
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,6 +19,7 @@ from bestfirst import Stats
 from bestfirst.integrations import hub_folder
 from engine.builders import ARCHITECTURES, EOS, VOCABULARY
 from generate.differences import padded
+from generate.tiny import tiny
 
 FOLDER = {"custom_generate": hub_folder(), "trust_remote_code": True}
 
@@ -291,6 +293,32 @@ def test_threads_share_a_model(name, small):
     theirs = [small(name).generate(**batch, **asked) for batch in batches]
     with ThreadPoolExecutor(4) as pool:
         ours = list(pool.map(lambda b: small(name).generate(**b, **asked, custom_generate=bestfirst.generate), batches))
+    assert all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
+
+
+@pytest.fixture
+def threads_alternate():
+    """Every tenth of a millisecond, so that calls overlap."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("threads_alternate")
+@pytest.mark.parametrize("name", ["Gemma2ForCausalLM", "BlenderbotForConditionalGeneration", "T5GemmaForConditionalGeneration"])
+def test_threads_share_a_model_that_the_engine_hooks_into(name):
+    """Its windows, too, which are narrowed while the step is checked. `generate`'s own loop may run meanwhile."""
+    model = tiny(name)
+    batches = [torch.arange(4, 4 + 5 * n).view(n, 5) for n in (1, 2, 3, 4)] * 2
+    asked = [{"num_beams": 3, "max_new_tokens": 8, "input_ids": ids} for ids in batches]
+    theirs = [model.generate(**each) for each in asked]
+    with ThreadPoolExecutor(4) as pool:
+        ours = list(pool.map(lambda each: model.generate(**each, custom_generate=bestfirst.generate), asked))
+        assert all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
+        for number, each in enumerate(asked):  # output_logits: the own loop runs
+            each |= {"return_dict_in_generate": True, "output_logits": number % 2 == 0}
+        ours = list(pool.map(lambda each: model.generate(**each, custom_generate=bestfirst.generate).sequences, asked))
     assert all(torch.equal(a, b) for a, b in zip(theirs, ours, strict=True))
 
 

@@ -139,18 +139,19 @@ def ratio(call: Call, kind: CallKind, input_ids: torch.Tensor, model_kwargs: dic
 
     Infinite where nothing has to be measured: on a GPU, with a step of the engine's own, for a large model, or after a failure.
     """
-    ratios = record_of(call.model).ratios
-    if kind not in ratios:
-        measured = inf
-        try:
-            hooked = not call.model.on_gpu and step_for(call.model).name == "hooked"
-            checksum.make_checksum(call.model)
-            if hooked:
-                measured = _measure_call(call, kind, input_ids, model_kwargs)
-        except Exception:  # the call itself will fail the same way, and report it
-            _log.debug("not measured", exc_info=True)
-        ratios[kind] = measured
-    return ratios[kind]
+    record = record_of(call.model)
+    with record.lock:  # the model's windows are narrowed while its steps are checked
+        if kind not in record.ratios:
+            measured = inf
+            try:
+                hooked = not call.model.on_gpu and step_for(call.model).name == "hooked"
+                checksum.make_checksum(call.model)
+                if hooked:
+                    measured = _measure_call(call, kind, input_ids, model_kwargs)
+            except Exception:  # the call itself will fail the same way, and report it
+                _log.debug("not measured", exc_info=True)
+            record.ratios[kind] = measured
+        return record.ratios[kind]
 
 
 class Never(StoppingCriteria):

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from transformers import GenerationMixin
 from transformers.generation.stopping_criteria import StoppingCriteria, StoppingCriteriaList
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from ..engine.logits_processing import OF_ONE_CALL, THEIRS
-from ..models.torch_modules import Modules, from_library
+from ..models.torch_modules import Modules
 
 
 def keeps_nothing(model: Any, modules: Modules, config: Any, processors: Sequence[Any]) -> bool:
@@ -36,11 +35,9 @@ def keeps_nothing(model: Any, modules: Modules, config: Any, processors: Sequenc
 
 
 def _runs_library_code(model: Any) -> bool:
-    """Whether a model of untouched modules generates by `GenerationMixin`'s loops, without methods or attention of the user's."""
+    """Whether a model of untouched modules generates by `GenerationMixin`'s loops, without methods of the user's."""
     loops = type(model)._sample is GenerationMixin._sample and type(model)._beam_search is GenerationMixin._beam_search
-    configs = [model.config, *(getattr(model.config, name, None) for name in model.config.sub_configs)]
-    attention = {ALL_ATTENTION_FUNCTIONS.get(getattr(config, "_attn_implementation", None)) for config in configs}
-    return loops and not any(map(callable, vars(model).values())) and all(map(from_library, attention - {None}))
+    return loops and not any(map(callable, vars(model).values()))
 
 
 class OutsideInferenceMode(StoppingCriteria):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from transformers.generation.logits_process import SynthIDTextWatermarkLogitsProcessor
 
-from ..models.torch_modules import Modules
+from ..models.torch_modules import Modules, from_library
 
 USED = {"attention_mask", "decoder_attention_mask", "encoder_outputs", "position_ids"}
 """Model arguments that are honoured, or that change nothing here."""
@@ -93,6 +93,8 @@ def _model_reason(model: Any, modules: Modules) -> str | None:
     prepare = model.prepare_inputs_for_generation
     if "prepare_inputs_for_generation" in vars(model) or not prepare.__func__.__module__.startswith("transformers."):
         return "prepare_inputs_for_generation is not the model's own (prompt tuning, an override)"
+    if not all(map(from_library, modules.attention)):
+        return "the attention function is not one of transformers' (it may depend on what shares a batch)"
     if any(weight.is_meta for weight in modules.weights):
         return "weights of the model are not in memory (offloaded)"
     if any(module.training for module in modules) and _drops_out(model.config.to_dict()):

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 from torch.nn.modules.module import _global_forward_hooks, _global_forward_pre_hooks
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+SETTINGS = (int, float, str, bool)
 
 
 class Modules(list[Any]):
@@ -15,32 +18,56 @@ class Modules(list[Any]):
 
     @cached_property
     def parts(self) -> list[tuple[Any, ...]]:
-        """For each module: its class, its instance-level `forward` that overrides the class's (or None), and its hooks. At the
-        end those that torch calls for all modules, if there are any."""
-        everywhere = (*_global_forward_hooks.values(), *_global_forward_pre_hooks.values())
-        plain = [(type(module), vars(module).get("forward")) for module in self]
+        """For each module: its class, the class's `forward`, the instance's that overrides it (or None), and its hooks. At the
+        end the hooks that torch calls for all modules, and the attention functions that the configs name."""
+        everywhere = (*_global_forward_hooks.values(), *_global_forward_pre_hooks.values(), *self.attention)
+        plain = [(kind := type(module), getattr(kind, "forward", None), vars(module).get("forward")) for module in self]
         hooks = [(module._forward_hooks, module._forward_pre_hooks) for module in self]
         parts = [
             (*part, *after.values(), *before.values()) if after or before else part
             for part, (after, before) in zip(plain, hooks, strict=True)
         ]
-        return [*parts, (torch.nn.Module, None, *everywhere)] if everywhere else parts
+        return [*parts, (torch.nn.Module, torch.nn.Module.forward, None, *everywhere)]
+
+    @cached_property
+    def configs(self) -> list[Any]:
+        """The configs that the modules hold, each once."""
+        configs = [vars(module).get("config") for module in self]
+        return [*{id(each): each for each in configs if each is not None}.values()]
+
+    @cached_property
+    def attention(self) -> list[Any]:
+        """The attention functions that the configs name; none for a name that only the model's own code knows."""
+        names = [getattr(each, "_attn_implementation", None) for each in self.configs]
+        return [ALL_ATTENTION_FUNCTIONS[name] for name in names if name in ALL_ATTENTION_FUNCTIONS]
+
+    @cached_property
+    def settings(self) -> list[Any]:
+        """The numbers that modules hold (scales, epsilons) and the settings in their configs."""
+        numbers = [value for module in self for value in vars(module).values() if type(value) is float]
+        return numbers + [value for each in self.configs for value in vars(each).values() if type(value) in SETTINGS]
 
     @cached_property
     def weights(self) -> list[torch.Tensor]:
         return [weight for module in self for weight in module._parameters.values() if weight is not None]
 
     @cached_property
+    def buffers(self) -> list[torch.Tensor]:
+        return [buffer for module in self for buffer in module._buffers.values() if buffer is not None]
+
+    @cached_property
     def untouched(self) -> bool:
-        """Whether torch's and transformers' classes and the weights define the result: no adapters, other hooks or methods."""
-        classes = {part[0] for part in self.parts}
-        hooks = [hook for part in self.parts if len(part) > 2 for hook in part[2:]]
-        return all(part[1] is None for part in self.parts) and all(map(from_library, (*classes, *hooks)))
+        """Whether torch's and transformers' classes and the weights define the result: no adapters, other hooks, methods or
+        attention functions."""
+        code = {each for part in self.parts for each in part[:2]}
+        hooks = [hook for part in self.parts if len(part) > 3 for hook in part[3:]]
+        return all(part[2] is None for part in self.parts) and all(map(from_library, (*code, *hooks)))
 
 
 def from_library(part: Any) -> bool:
-    """Whether a class or a function is defined by torch or transformers."""
-    return getattr(part, "__module__", "").startswith(("torch.nn.", "transformers."))
+    """Whether a class or a function is defined by torch or transformers, and computes no weights (as `torch.nn.utils.prune`)."""
+    module = getattr(part, "__module__", "")
+    return module.startswith(("torch.nn.", "transformers.")) and not module.startswith("torch.nn.utils.")
 
 
 def every_module(module: Any) -> Modules:

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -56,7 +57,8 @@ class AbsolutePositions:
     @contextmanager
     def of(self, rows: MaskedRows) -> Iterator[dict[str, torch.Tensor]]:
         embedded = self.table.up_to(rows.paths.shape[1])[rows.positions][:, None]  # (rows, 1, d)
-        handle = self.decoder.embed_positions.register_forward_hook(lambda *_: embedded)
+        here = get_ident()  # another thread may run the model, too
+        handle = self.decoder.embed_positions.register_forward_hook(lambda *_: embedded if get_ident() == here else None)
         try:
             yield {}
         finally:
@@ -72,9 +74,16 @@ class RelativePositions:
     @contextmanager
     def of(self, rows: MaskedRows) -> Iterator[dict[str, torch.Tensor]]:
         distances = torch.arange(rows.paths.shape[1], device=rows.paths.device) - rows.positions[:, None].long()
+        here = get_ident()  # another thread may run the model, too
+
+        def bias(attention: Any, *asked: Any, **named: Any) -> torch.Tensor:
+            if get_ident() != here:
+                return type(attention).compute_bias(attention, *asked, **named)
+            return self._bias(attention, distances)
+
         try:
             for attention in self.attentions:
-                attention.compute_bias = lambda *_, _of=attention, **__: self._bias(_of, distances)
+                attention.compute_bias = partial(bias, attention)
             yield {}
         finally:
             for attention in self.attentions:

@@ -47,8 +47,9 @@ def step_for(model: TransformersModel) -> DecoderStep:
 
 
 def outline_of(modules: Modules) -> list[Any]:
-    """The ids of a model's parts, which keep none of them alive."""
-    return [(kind, *map(id, own)) for kind, *own in modules.parts]
+    """The ids of a model's modules and their parts, which keep none of them alive, and its settings."""
+    parts = [(kind, *map(id, own)) for kind, *own in modules.parts]
+    return [*map(id, modules), *parts, modules.settings, len(modules.weights)]
 
 
 class Fingerprint:
@@ -61,7 +62,7 @@ class Fingerprint:
     checksum: Any = None  # a `Checksum`, made on demand (`checksum.make_checksum`)
 
     def __init__(self, modules: Modules) -> None:
-        self.parts = modules.parts
+        self._parts, self._settings = modules.parts, modules.settings
         self._versions = self._read_versions(modules)
         self._sampled: dict[Any, list[torch.Tensor]] = {}
         for p in list(dict.fromkeys(modules.weights))[::5]:
@@ -81,10 +82,11 @@ class Fingerprint:
         return self._same_parts(modules)
 
     def _same_parts(self, modules: Modules) -> bool:
-        return modules.parts == self.parts and self._read_versions(modules) == self._versions
+        same = modules.parts == self._parts and modules.settings == self._settings
+        return same and self._read_versions(modules) == self._versions
 
     def _read_versions(self, modules: Modules) -> list[tuple[int, int]]:
-        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in modules.weights]
+        return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in (*modules.weights, *modules.buffers)]
 
     def _read_numbers(self) -> list[list[float]]:
         return [torch.stack(group).tolist() for group in self._sampled.values()]
