@@ -37,15 +37,18 @@ class Modules(list[Any]):
 
     @cached_property
     def attention(self) -> list[Any]:
-        """The attention functions that the configs name; none for a name that only the model's own code knows."""
+        """The attention functions that the configs name; none for a name that only the model's own code knows. Ours is left out:
+        it is named while another thread runs the model."""
         names = [getattr(each, "_attn_implementation", None) for each in self.configs]
-        return [ALL_ATTENTION_FUNCTIONS[name] for name in names if name in ALL_ATTENTION_FUNCTIONS]
+        functions = [ALL_ATTENTION_FUNCTIONS[name] for name in names if name in ALL_ATTENTION_FUNCTIONS]
+        return [each for each in functions if not each.__module__.startswith("bestfirst.")]
 
     @cached_property
     def settings(self) -> list[Any]:
-        """The numbers that modules hold (scales, epsilons) and the settings in their configs."""
+        """The numbers that modules hold (scales, epsilons) and the public settings in their configs."""
         numbers = [value for module in self for value in vars(module).values() if type(value) is float]
-        return numbers + [value for each in self.configs for value in vars(each).values() if type(value) in SETTINGS]
+        named = [item for each in self.configs for item in vars(each).items() if type(item[1]) in SETTINGS]
+        return numbers + [value for name, value in named if name[0] != "_"]
 
     @cached_property
     def weights(self) -> list[torch.Tensor]:
