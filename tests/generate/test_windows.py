@@ -37,3 +37,10 @@ def test_windowed_models_run_on_the_engine_and_equal_generate(name):
     assert torch.equal(ours.sequences, theirs.sequences)
     assert torch.allclose(ours.sequences_scores, theirs.sequences_scores, atol=1e-4)
     assert stats.engine == "host"
+
+
+def test_a_model_keeps_its_windows_while_it_is_checked_for_other_threads_may_run_it():
+    model, seen = tiny("Gemma2ForCausalLM", sliding_window=WINDOW), set()
+    model.register_forward_pre_hook(lambda run, _: seen.add((run.config.sliding_window, model.config.sliding_window)))
+    bestfirst.decode(bestfirst.wrap(model), [[5, 6, 7]], beam=2, max_length=5)
+    assert seen == {(3, WINDOW), (WINDOW, WINDOW)}

@@ -22,7 +22,7 @@ from ..runner import Runner
 from .decoder_step import DecoderStep
 from .hooked import HookedStep
 from .tree import source_width
-from .windows import narrow
+from .windows import narrowed
 
 PROMISED = 1e-4  # how far off a log-probability may be where matmuls are exact to fp32
 MEAN_LIMITS = {torch.float16: 0.03, torch.bfloat16: 0.2}  # of `Distance.mean`, by dtype; fp32: 1e-4, or 0.02 with TF32
@@ -44,9 +44,9 @@ def agrees(candidate: type[DecoderStep], model: TransformersModel) -> bool:
     try:
         prompts = trial_prompts(model)
         trees = [branches(model, 2), branches(model, 1)]
-        with narrow(model.model, 3):
-            logits = run_trees(candidate(model.model), model, prompts, trees)
-            return close(candidate.__name__, model, prompts, trees, logits)
+        model = narrowed(model, 3)
+        logits = run_trees(candidate(model.model), model, prompts, trees)
+        return close(candidate.__name__, model, prompts, trees, logits)
     except Exception:  # any failure rules out this candidate only
         _log.debug("%s cannot run %s", candidate.__name__, type(model.model).__name__, exc_info=True)
         return False

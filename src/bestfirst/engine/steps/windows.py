@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from copy import copy, deepcopy
 from typing import Any
 
 import torch
 
+from ...models.transformers import TransformersModel
 from .tree import MaskedRows
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
@@ -57,15 +57,16 @@ class Windows:
         return rows.mask.masked_fill(unread, torch.finfo(rows.dtype).min)[:, None, None]
 
 
-@contextmanager
-def narrow(model: Any, size: int) -> Iterator[None]:
-    """Windows of `size` tokens within this context, so that short hypotheses show what a model does beyond its window."""
-    windows = Windows(model)
-    before = {SIZES[kind]: windows.size(kind) for kind in windows.kinds if windows.size(kind) is not None}
-    try:
-        for name in before:
-            setattr(windows.config, name, size)
-        yield
-    finally:
-        for name, value in before.items():
-            setattr(windows.config, name, value)
+def narrowed(model: TransformersModel, size: int) -> TransformersModel:
+    """The model with windows of `size` tokens, so that short hypotheses show what it does beyond its window: a copy with the same
+    weights, since other threads may run the model meanwhile. Without windows, the model itself."""
+    windows = Windows(model.model)
+    names = {SIZES[kind] for kind in windows.kinds if windows.size(kind) is not None}
+    if not names:
+        return model
+    other, weights = copy(model), (*model.model.parameters(), *model.model.buffers())
+    other.model = deepcopy(model.model, {id(each): each for each in weights})
+    config = Windows(other.model).config
+    for name in names:
+        setattr(config, name, size)
+    return other
