@@ -27,11 +27,13 @@ class Budget:
 
     `alone`: 1 + the rows that cost as much as an empty step (`measured_budget`). A single input gets so many rows, or more if
     they were usually needed (`model_record.SpeculationRates`). None: unknown; a single input gets all that could be needed.
+    `step_seconds`: what a step of one row takes, if that was measured.
     """
 
     rows: int
     free: int
     alone: int | None = None
+    step_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if self.rows < 1:

@@ -51,6 +51,16 @@ def test_a_wrong_compiled_step_is_detected_and_not_used(native, monkeypatch: pyt
     assert step_choice.step_for(bestfirst.wrap(ARCHITECTURES["bart"].build())).name == "fused"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_step_that_was_checked_is_the_one_that_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some copy the model's weights, which takes a second of a first call."""
+    model, made = bestfirst.wrap(ARCHITECTURES[name].build()), []
+    kind = type(step_choice.step_for(bestfirst.wrap(ARCHITECTURES[name].build())))
+    monkeypatch.setattr(kind, "__init__", lambda self, *given, _init=kind.__init__: made.append(self) or _init(self, *given))
+    assert step_choice.step_for(model) is step_choice.step_for(model)
+    assert len(made) == 1
+
+
 @pytest.mark.usefixtures("no_warning")
 @pytest.mark.parametrize("name", FUSED)
 def test_the_hooked_step_replaces_a_wrong_fused_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

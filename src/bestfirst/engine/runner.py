@@ -161,6 +161,7 @@ def all_exclusive(*runners: Runner) -> Iterator[None]:
 # -- the row budget that suits a model ------------------------------------------------------------------------------------
 
 FEW, MANY = 1, 96  # row counts that are timed
+LONG_STEP = 0.02  # seconds: if a step of FEW rows takes longer, of MIN_ROWS instead of MANY, so that the first call waits less
 MIN_ROWS, MAX_ROWS = 48, 512  # rows per step; matmul kernels process 48 at a time
 SLOW_STEP = 0.25  # seconds: if a step of FEW rows takes longer, the budget is MIN_ROWS
 RATE_SHARE = 0.75  # of the peak throughput: more rows need more memory, and fewer of the rows scored ahead are needed
@@ -176,13 +177,13 @@ def measured_budget(model: TextModel, decoder: Any) -> Budget:
     """
     few = step_seconds(model, decoder, FEW)
     if few > SLOW_STEP:
-        return Budget(MIN_ROWS, free=MIN_ROWS)
-    many = step_seconds(model, decoder, MANY)
-    per_row = max((many - few) / (MANY - FEW), 1e-9)
+        return Budget(MIN_ROWS, free=MIN_ROWS, step_seconds=few)
+    many = MANY if few < LONG_STEP else MIN_ROWS
+    per_row = max((step_seconds(model, decoder, many) - few) / (many - FEW), 1e-9)
     enough = RATE_SHARE / (1 - RATE_SHARE) * (few / per_row - FEW)
     rows = min(MAX_ROWS, max(MIN_ROWS, MIN_ROWS * ceil(enough / MIN_ROWS)))
     alone = round(FEW + (few - FEW * per_row + SEARCH_STEP) / (per_row + SEARCH_ROW))  # 1 + the cost of an empty step in rows
-    return Budget(rows, free=rows, alone=max(2, alone))
+    return Budget(rows, free=rows, alone=max(2, alone), step_seconds=few)
 
 
 def step_seconds(model: TextModel, decoder: Any, rows: int) -> float:

@@ -21,6 +21,7 @@ from transformers.generation.logits_process import LogitsProcessorList
 from transformers.generation.stopping_criteria import MaxLengthCriteria, StoppingCriteria, StoppingCriteriaList
 
 from ..engine import Stats
+from ..engine.cached_model import runner_of
 from ..engine.logits_processing import BIASES, FALLING, OF_ONE_CALL, THEIRS
 from ..engine.model_record import known_record, record_of
 from ..engine.steps import checksum
@@ -162,7 +163,9 @@ class Never(StoppingCriteria):
 
 
 def _measure_call(call: Call, kind: CallKind, input_ids: torch.Tensor, model_kwargs: dict[str, Any]) -> float:
-    """Time a shortened copy of the call on its first inputs, both ways."""
+    """Time a shortened copy of the call on its first inputs, both ways; infinite if the model's steps show that it is large."""
+    if runner_of(call.model).budget().step_seconds > LARGE:
+        return inf
     k, n, prompt = kind.beams, kind.inputs, input_ids.shape[1]
     processors = LogitsProcessorList(for_first_rows(each, n * k) for each in call.processors if safe_to_repeat(each))
     others = StoppingCriteriaList([Never()] if kind.criteria else [])

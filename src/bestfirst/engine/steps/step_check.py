@@ -38,18 +38,24 @@ class Distance(NamedTuple):
     most: float
 
 
-@torch.inference_mode()
-def agrees(candidate: type[DecoderStep], model: TransformersModel) -> bool:
-    """Whether a step computes what the model computes from scratch, for two inputs, one of which branches at every length."""
+def agreeing_step(candidate: type[DecoderStep], model: TransformersModel) -> DecoderStep | None:
+    """A step of this class for the model, if it computes what the model computes from scratch, for two inputs, one of which
+    branches at every length."""
     try:
-        prompts = trial_prompts(model)
-        trees = [branches(model, 2), branches(model, 1)]
-        model = narrowed(model, 3)
-        logits = run_trees(candidate(model.model), model, prompts, trees)
-        return close(candidate.__name__, model, prompts, trees, logits)
+        step, narrow = candidate(model.model), narrowed(model, 3)
+        tried = step if narrow is model else candidate(narrow.model)
+        return step if agrees(tried, narrow) else None
     except Exception:  # any failure rules out this candidate only
         _log.debug("%s cannot run %s", candidate.__name__, type(model.model).__name__, exc_info=True)
-        return False
+        return None
+
+
+@torch.inference_mode()
+def agrees(step: DecoderStep, model: TransformersModel) -> bool:
+    """Whether the step's logits after some hypotheses of two inputs are the model's own, up to rounding."""
+    prompts, trees = trial_prompts(model), [branches(model, 2), branches(model, 1)]
+    logits = run_trees(step, model, prompts, trees)
+    return close(type(step).__name__, model, prompts, trees, logits)
 
 
 @torch.inference_mode()

@@ -21,7 +21,7 @@ from .decoder_step import DecoderStep
 from .hooked import HookedStep, MaskedLayersStep, RecomputeStep
 from .llama import FusedLlama
 from .native.registers import available
-from .step_check import agrees, agrees_without_masks, encoder_agrees
+from .step_check import agreeing_step, agrees_without_masks, encoder_agrees
 from .t5 import FusedT5
 from .windows import FULL, Windows
 
@@ -97,8 +97,12 @@ def choose(model: TransformersModel, agreed: dict[Any, bool]) -> DecoderStep:
     if model.eight_bits:
         return choose_int8(model, agreed)
     for candidate in candidates(model):
-        if _verdict(agreed, candidate, partial(agrees, candidate, model)):
-            step = candidate(model.model)
+        if candidate not in agreed:
+            step = agreeing_step(candidate, model)
+            agreed[candidate] = step is not None
+        else:
+            step = candidate(model.model) if agreed[candidate] else None
+        if step is not None:
             if step.encoder is not None and not _can_replace_encoder(step.encoder, model, agreed):
                 step.encoder = None
             if isinstance(step, HookedStep) and step.repeats_shared_keys:
