@@ -1,4 +1,4 @@
-"""bench profile: the time of each part of a decode on a CPU, and how far it is from bare matrix products."""
+"""bench profile: the time of each part of a decode on a CPU, and how far it is from bare matmuls."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 PARTS: dict[str, tuple[tuple[Any, str], ...]] = {
     "encoder": ((NativeDecoder, "add_inputs"),),
-    "products": ((Product, "__call__"),),
-    "product with the vocabulary": ((NativeDecoder, "_project"),),
+    "matmuls": ((Product, "__call__"),),
+    "vocabulary projection": ((NativeDecoder, "_project"),),
     "attention to ancestors": ((kernels, "own_attention"),),
     "attention to the source": ((kernels, "cross_attention"),),
     "norms and activations": ((kernels, "add_norm"), (kernels, "norm"), (kernels, "activate")),
@@ -88,7 +88,7 @@ def profile(model: TransformersModel, sources: Sequence[Any], settings: Mapping[
         multiply_adds,
         rate / 1e9,
         1e6 * steps_seconds / stats.rows,
-        1e6 * (parts["products"] + parts["product with the vocabulary"]) / stats.rows,
+        1e6 * (parts["matmuls"] + parts["vocabulary projection"]) / stats.rows,
         1e6 * multiply_adds / rate,
     )
 
@@ -165,8 +165,8 @@ def profile_table(title: str, profiled: Profile) -> Table:
     }
     note = (
         f"{profiled.rows:,} rows in {profiled.steps} steps. A row is {profiled.multiply_adds / 1e6:.2f} million multiply-adds; "
-        f"this CPU does {profiled.rate:.0f} thousand million a second in one product alone: floor {profiled.floor:.0f} µs a row. "
-        f"Its products take {profiled.row_products:.0f} µs, all of a step {profiled.row:.0f} µs."
+        f"this CPU does {profiled.rate:.0f} thousand million a second in one matmul alone: floor {profiled.floor:.0f} µs a row. "
+        f"Its matmuls take {profiled.row_products:.0f} µs, all of a step {profiled.row:.0f} µs."
     )
     parts = [*profiled.parts.items(), ("all", profiled.seconds)]
     return Table.of(title, parts, columns, {"part"}, lambda part: part[0] == "all", [note])

@@ -170,9 +170,9 @@ def profile(
     stop: Stop = None,
     as_json: options.AsJson = False,
 ) -> None:  # fmt: skip
-    """Show where best-first search's time goes on this CPU, and how far it is from bare matrix products.
+    """Show where best-first search's time goes on this CPU, and how far it is from bare matmuls.
 
-    One thread. The floor of a row is its multiply-adds at the rate that this CPU reaches in one of its products alone.
+    One thread. The floor of a row is its multiply-adds at the rate that this CPU reaches in one of its matmuls alone.
 
     Example: bestfirst bench profile sentences.de --beam 10 --length-penalty 1 --stop ctranslate2
     """
