@@ -135,7 +135,7 @@ class ModelScorer(Scorer):
     ) -> list[Successors | ModelFailure]:
         """The successors of hypotheses, by one top-k if their scores are alike; sets their states.
 
-        A constraint forbids tokens after the score: temperatures normalise over all.
+        A constraint or a processor forbids tokens after the score: temperatures normalise over all.
         """
         batch, rows = [y for y, _, _ in answered], [answer.logprobs for _, _, answer in answered]
         if self.process is not None:
@@ -200,6 +200,8 @@ class ModelScorer(Scorer):
 
         aux = reached = None
         past = {}
+        if beside is None and self.process is not None:
+            past["unprocessed"] = as_float64(answer.logprobs, ScoresAfter(y), nan=True)
         if beside is not None:
             aux = as_float64(beside.logprobs, f"the language model's scores after {list(y.tokens)}")
             check_same_vocabulary(aux, logprobs)
