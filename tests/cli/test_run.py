@@ -116,6 +116,11 @@ def test_a_byte_order_mark_is_dropped_at_the_start_only():
     assert read_line(2, mark + b"ja").text == "\ufeffja"
 
 
+def test_a_single_line_is_one_line():
+    assert CostSummary(Tally(lines=1, sentences=1)).line().startswith("1 line, ")
+    assert CostSummary(Tally(lines=2, sentences=2)).line().startswith("2 lines, ")
+
+
 @pytest.mark.parametrize("hidden", [False, True])
 def test_the_progress_bar_counts_lines_if_stderr_is_a_terminal(monkeypatch: pytest.MonkeyPatch, hidden: bool):
     ours, theirs = os.openpty()

@@ -46,6 +46,7 @@ from cli.process import COMMAND, ENVIRONMENT, only_line, run
         (["translate", "no/such/file.xz"], "'no/such/file.xz': .xz is not among the compressions; there are .gz, .zst, and none"),
         (["translate", __file__, "-o", "x.parquet.gz"], "'x.parquet.gz': Parquet is compressed inside; name a .parquet file"),
         (["translate", "--trace", "x.gz"], "a trace is written without compression, not as 'x.gz'"),
+        (["translate", "--model", ""], "the model folder '' has no config.json"),
         (["translate", "--trace", ""], "cannot write to '': "),
         (
             ["translate", "--must-contain", "a|"],

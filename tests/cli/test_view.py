@@ -169,6 +169,7 @@ def test_explain_reports_where_and_why_an_output_was_lost_and_the_smallest_beam(
 def test_a_token_of_a_space_is_named_in_the_tree_in_the_table_and_in_words(call):
     assert "└── ● ␣ -0.03\n" in call("view", "--text", "Ja.").out
     assert "'qq' left the beam at length 1, with '␣': rank " in call("explain", TEXT, "--want", "qq", "--max-beam", 1).out
+    assert ", and there is 1 slot.\n" in call("explain", TEXT, "--want", "qq", "--beam", 1, "--max-beam", 1).out
 
 
 def test_explain_of_an_answer_and_of_a_runner_up(call):

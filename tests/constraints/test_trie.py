@@ -141,6 +141,12 @@ def test_texts_that_the_model_cannot_write_are_left_out_with_a_warning():
         Trie.of_texts(bestfirst.load(), ["{}"])
 
 
+def test_a_file_of_outputs_that_is_not_utf_8_is_refused_with_the_line(tmp_path):
+    (tmp_path / "allowed").write_bytes("Ja.\r\n\nNé.\nna\xefve\n".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"from '.*allowed': line 3 is not UTF-8"):
+        decode(bestfirst.load(), [], allowed=str(tmp_path / "allowed"))
+
+
 LINES = ("Good morning!", "Where is the station?", "I did not say that.", "Good evening!", "Where is the school?")
 
 

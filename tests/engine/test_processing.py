@@ -110,6 +110,19 @@ def test_processors_with_a_users_model(seed: int):
     assert (found.exact, found.calls) == (True, wanted.calls)
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_at_a_temperature_a_processor_that_forbids_leaves_the_scores_of_others(own: bool):
+    """The model bans its PAD; without processors a temperature normalises over all tokens."""
+    model = FunctionModel(random_toy("flat", 5, 1), 0) if own else models("marian")[1]
+    settings: dict[str, Any] = {"beam": 3, "max_length": 6, "score_options": {"temperature": 2.0}, "accept_truncated": True}
+    (plain,) = bestfirst.decode(model, [None if own else PROMPTS[0]], **settings)
+    unused = min(set(range(1, 5)) - {*plain.best.tokens})
+    for given in (lambda ids, scores: scores, theirs.SuppressTokensLogitsProcessor([unused])):
+        given.never_rises = True
+        (found,) = bestfirst.decode(model, [None if own else PROMPTS[0]], processors=[given], **settings)
+        assert (found.best.tokens, found.best.score) == (plain.best.tokens, pytest.approx(plain.best.score, abs=1e-6))
+
+
 def test_a_processor_that_raises_a_score_above_0_needs_beam_search():
     model = FunctionModel(lambda prefix: [-0.8, -1.0, -3.0], 0)
 

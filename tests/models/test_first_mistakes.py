@@ -115,6 +115,19 @@ class Needs(Score):
 FUSED = bestfirst.MutualInformation("lm", 0.5, 0.1)
 
 
+class Listing(FunctionModel):
+    """Its merge_key is a list, its text is bytes."""
+
+    def __init__(self):
+        super().__init__(model, eos=0)
+
+    def merge_key(self, source, prefix):
+        return [*prefix[-1:]]
+
+    def text(self, source, tokens):
+        return b"ab"
+
+
 class NoEos(bestfirst.Model):
     def start(self, source):
         return None
@@ -201,6 +214,8 @@ class NoEos(bestfirst.Model):
         (lambda: bestfirst.Trie(None), r"a trie is made of sequences of token ids"),
         (lambda: bestfirst.Trie([[1.5]]), r"a trie is made of sequences of token ids, a list of whole numbers"),
         (lambda: bestfirst.Trie([["a"]]), r"a trie is made of sequences of token ids, a list of whole numbers"),
+        (lambda: bestfirst.decode(Listing(), [None]), r"merge_key returned \[\d\], which cannot be hashed; return a tuple"),
+        (lambda: bestfirst.decode(Listing(), [None], stop_strings="x"), r"need a model that gives text and not b'ab'; name"),
         (lambda: bestfirst.decode(NoEos(), [None]), r"NoEos has no eos; set it to the token that ends a hypothesis"),
     ],
 )

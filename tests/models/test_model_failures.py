@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import nan
 
 import pytest
@@ -100,6 +101,14 @@ def test_an_exception_of_a_scores_language_model_fails_only_the_inputs_that_ask_
     assert all("ZeroDivisionError" in result.message for result in failed)
     expected = decode(Duck(), range(60), beam=3, max_length=6, score=MutualInformation(plain, 0.5, 0.1))
     assert all(result in failed or result.hypotheses == other.hypotheses for result, other in zip(results, expected, strict=True))
+
+
+def test_nan_from_a_scores_language_model_fails_only_the_inputs_that_ask_for_it():
+    language = FunctionModel(lambda prefix: [-1.0 if prefix[-2:] != (4, 4) else nan] * 5, eos=0)
+    results = decode(Duck(), range(60), beam=3, max_length=6, score=MutualInformation(language, 0.5, 0.1))
+    messages = [result.message for result in results if result.status == "error"]
+    assert 0 < len(messages) < 60
+    assert all(re.match(r"the language model's scores after \[.*4, 4\] contain NaN", message) for message in messages)
 
 
 def test_a_language_model_whose_scores_depend_on_the_batch_is_detected():

@@ -161,13 +161,13 @@ def test_a_failing_engine_ends_every_request_also_those_still_in_its_inbox(monke
 
 def test_a_recorded_trace_is_that_of_strict_order(engine):
     """Whichever rows were scored ahead of their turn, and in whichever batch."""
-    for strategy in ("best-first", "beam"):
-        decoding = Decoding(strategy=strategy, beam=4, nbest=3)
-        _, events = submit(engine, "abcd", "hello", decoding=decoding, recorded=True)
+    usual, fewer_calls_untraced = {"beam": 4, "nbest": 3}, {"beam": 4, "length_penalty": 1.0, "stop": "hf-true"}
+    for settings in (usual, usual | {"strategy": "beam"}, fewer_calls_untraced):
+        _, events = submit(engine, "abcd", "hello", decoding=Decoding(**settings), recorded=True)
         for _ in range(2):
             done = events.get(timeout=PATIENCE)
             text = ("abcd", "hello")[done.index]
-            (alone,) = bestfirst.decode(Letters(), [text], strategy=strategy, beam=4, nbest=3, row_budget=1, trace=True)
+            (alone,) = bestfirst.decode(Letters(), [text], **settings, row_budget=1, trace=True)
             assert key_fields(done.trace) == key_fields(alone.trace)
             assert (done.result.text, done.result.calls) == (alone.text, alone.calls)
 

@@ -10,7 +10,10 @@ from pathlib import Path
 
 import bestfirst
 from bestfirst.search import Answer
-from bestfirst.serve.exchange import json_bytes
+from bestfirst.serve.app import create_app
+from bestfirst.serve.engine_thread import EngineThread
+from bestfirst.serve.exchange import AnswerBodies, json_bytes
+from bestfirst.serve.middleware import Hosts
 from bestfirst.serve.openai import CompletionRequest
 from bestfirst.serve.schemas import Limits, TextResult, TranslateRequest, Translation, text_result, text_result_json
 from scale import FULL
@@ -32,6 +35,14 @@ def test_schemathesis_finds_nothing(server, tmp_path):
     done = subprocess.run(line, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=1200, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr
     assert server.health["queue"] == 0
+
+
+def test_sound_bodies_of_every_path_are_answered_on_the_fast_path():
+    model = bestfirst.FunctionModel(lambda prefix: [-0.7, -0.7], eos=0)
+    model.chats = True
+    app = create_app(EngineThread(model, Limits()), Limits(), hosts=Hosts("127.0.0.1"))
+    (given,) = [each.kwargs for each in app.user_middleware if each.cls is AnswerBodies]
+    assert {*AnswerBodies(app, **given)._paths} == {"/translate", "/search", "/v1/completions", "/v1/chat/completions"}
 
 
 def test_the_documentation_names_every_field_of_translate():

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
+from math import isfinite
 from pathlib import Path
 from time import perf_counter
 from typing import Annotated
@@ -37,6 +39,7 @@ from . import bench_options as options
 from .bench_options import OUT, RUN, BenchModelOptions, SampleOptions, named_metrics, numbers
 from .measured_work import check_plot, load_models, read_text, save_plot, saving, show, show_progress
 
+METRICS = "chrf,bleu"
 COST = re.compile(r"(\d+\.?\d*|\.\d+) ?(ms|calls)")
 
 
@@ -86,10 +89,10 @@ class GridOptions:
 
 
 def _numbers(text: str, name: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",") if part]
-    except ValueError:
-        raise usage(f"--length-{name} takes numbers separated by commas, got {text!r}") from None
+    with suppress(ValueError):
+        if all(map(isfinite, found := [float(part) for part in text.split(",") if part])):
+            return found
+    raise usage(f"--length-{name} takes numbers separated by commas, got {text!r}")
 
 
 def tune(
@@ -104,7 +107,7 @@ def tune(
         help="Points of the metric that are no loss.")] = 0.5,
     repeat: options.Repeat = 2,
     metrics: Annotated[str, option(metavar="NAME,...", panel=OUT,
-        help=f"Of {', '.join(LIBRARIES)}; the first decides.")] = "chrf,bleu",
+        help=f"Of {', '.join(LIBRARIES)}; the first decides.")] = METRICS,
     tokenize: options.Tokenize = "13a",
     plot: Annotated[Path | None, option(metavar="OUT", panel=OUT, help="Draw to this .png, .svg or .pdf file.")] = None,
     rows: options.Rows = None,
@@ -129,8 +132,14 @@ def tune(
       bestfirst tune test.de --model folder --sample 300
     """
     limit = None if budget is None else cost_limit(budget)
+    if margin < 0:
+        raise usage(f"--margin must be at least 0, got {margin:g}")
+    if reference is None and metrics != METRICS:
+        raise usage(f"--metrics compares with references: give REFERENCE, or leave out {metrics!r}")
     if plot is not None:
         check_plot(plot)
+        if not plot.parent.is_dir():
+            raise usage(f"cannot write to {str(plot)!r}: No such file or directory")
     main = chosen.dtype or "fp32"
     others = grid.others(main)
     grid.settings(1.0)  # reports errors in them before anything slow

@@ -116,7 +116,7 @@ class CorpusJob:
         complete = checkpoint.manifest.complete
         assert complete is not None
         failed = f", {complete.tally.failed} of them failed (see --retry-failed)" if complete.tally.failed else ""
-        say(f"{self.output!r} is complete: {complete.tally.lines} lines{failed}; nothing to do")
+        say(f"{self.output!r} is complete: {_lines(complete.tally)}{failed}; nothing to do")
         return PARTLY if complete.tally.failed else 0
 
     def _work(self, checkpoint: Checkpoint, survey: Survey) -> tuple[CostSummary, str]:
@@ -125,7 +125,7 @@ class CorpusJob:
         fixed = replace(self, decoding=self.decoding.using(row_budget=budget))
         with progress_bar(lambda: survey.lines) as bar, fixed._pool() as pool:
             checkpoint.begin(budget)
-            bar(start=True, completed=checkpoint.tally.lines, description="translating")
+            bar(start=True, completed=checkpoint.tally.lines, description=self.choice.doing)
             summary = CostSummary(checkpoint.tally, checkpoint.tally.sentences)
 
             def notice(result: ShardResult) -> None:
@@ -179,7 +179,7 @@ class CostSummary:
         saved = f"; beam search makes at least {tally.beam_calls / each:.1f}" if tally.beam_calls else ""
         failed = f", {tally.failed} failed" if tally.failed else ""
         calls = f"{tally.calls / each:.1f} calls a sentence{saved}"
-        return f"{tally.lines} lines{failed}, {self.seconds:.1f} seconds ({self.rate:.1f} sentences a second), {calls}"
+        return f"{_lines(tally)}{failed}, {self.seconds:.1f} seconds ({self.rate:.1f} sentences a second), {calls}"
 
     def table(self, signature: str) -> str:
         """All figures, one in each line."""
@@ -201,6 +201,10 @@ class CostSummary:
             f"signature {signature}",
         ]
         return "\n".join(line for line in lines if tally.beam_calls or not line.startswith("saved"))
+
+
+def _lines(tally: Tally) -> str:
+    return f"{tally.lines} line{'s' * (tally.lines != 1)}"
 
 
 def peak_memory_mb() -> int | None:

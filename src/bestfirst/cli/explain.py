@@ -110,7 +110,8 @@ def sentences(want: str, found: Explanation) -> list[str]:
         where = f"at length {found.lost}, with {_name(token)!r}"
         if found.lost > len(found.steps):
             where = f"at length {found.lost}, where it was complete and still had to hold a slot"
-        lines.append(f"{want!r} left the beam {where}: rank {found.rank}, and there are {found.beam} slots.")
+        slots = "is 1 slot" if found.beam == 1 else f"are {found.beam} slots"
+        lines.append(f"{want!r} left the beam {where}: rank {found.rank}, and there {slots}.")
         if found.worst is not None and found.lost <= len(found.steps):
             lines.append(f"There it had {token.score:.4f}, the last that stayed {found.worst:.4f}. In the end {instead}.")
     elif found.place == 1:

@@ -58,6 +58,7 @@ class ModelChoice:
     """Which model, on which device and in which dtype."""
 
     panel: ClassVar = options.MODEL
+    doing: ClassVar = "translating"
     model: ModelName = None
     device: str | None = flag(None, "NAME", None, "Where to run it: cpu (the default), cuda, cuda:1, mps.")
     dtype: str | None = flag(None, "NAME", one_of(*DTYPES), f"{', '.join(DTYPES)}. By default fp32. int8 is for a CPU.")
@@ -72,11 +73,13 @@ class ModelChoice:
             raise usage(f"cannot use device {self.device!r}: it computes nothing; choose cpu, cuda or mps")
         if isinstance(decoding.allowed, str) and (missing := constraints.missing_file(decoding.allowed)) is not None:
             raise usage(f"there is no file {missing!r} of what is allowed")
-        drafts = decoding.draft if isinstance(decoding.draft, str) and decoding.draft.startswith(MODEL) else ""
-        named = (self.model, decoding.score_options.get("language_model"), drafts.removeprefix(MODEL))
+        named = [self.model, decoding.score_options.get("language_model")]
+        if isinstance(decoding.draft, str) and decoding.draft.startswith(MODEL):
+            named.append(decoding.draft.removeprefix(MODEL))
         with usage_errors():
-            for name in filter(None, named):
-                check_folder(name)
+            for name in named:
+                if name is not None:
+                    check_folder(name)
         if self.model is not None and not has_tokenizer(self.model):
             raise usage(f"the model folder {self.model!r} has no tokenizer, so it takes no text; add its tokenizer's files")
         return self
@@ -127,6 +130,7 @@ class ModelChoice:
 class LanguageModelChoice(ModelChoice):
     """Which language model: none comes with the package."""
 
+    doing: ClassVar = "completing"
     model: LanguageModelName = None
 
 

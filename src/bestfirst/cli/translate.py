@@ -67,6 +67,7 @@ def decode_lines(
         counted = file and stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
         bar = stack.enter_context(progress_bar(lambda: source.survey().lines if counted else None, out.file.isatty()))
         run = Stream(job.worker(), out, events, bar)
+        bar(start=True, description=choice.doing)
         try:
             for batch in records(source, stream):
                 run.translate(batch)
@@ -155,7 +156,6 @@ class Stream:
             target.begin()
         if events is not None:
             events.write(json.dumps(HEADER) + "\n")
-        bar(start=True, description="translating")
 
     def translate(self, records: Sequence[Record]) -> None:
         cost = self.worker.decode(records, self.done, None if self.events is None else self._trace)

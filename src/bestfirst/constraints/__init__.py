@@ -115,6 +115,9 @@ def named_constraint(name: str, model: Model) -> Constraint:
         if kind == "outputs":
             return read_trie(rest, model)
         text = Path(rest).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ValueError(f"cannot read what is allowed from {rest!r}: line {line} is not UTF-8") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"cannot read what is allowed from {rest!r}: {error}") from None
     return Grammar.json(model, text) if kind == "schema" else Grammar.lark(model, text)

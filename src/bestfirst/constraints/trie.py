@@ -11,6 +11,7 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import chain
 from operator import index
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -192,8 +193,7 @@ def read_trie(path: str, model: Model) -> Trie:
     with open(path, "rb") as file:
         if file.read(6) == b"\x93NUMPY":
             return Trie.load(path)
-    with open(path, encoding="utf-8") as file:
-        lines = [line.rstrip("\r\n") for line in file]
+    lines = Path(path).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     if not any(lines):
         raise ValueError("it has no lines")
     return Trie.of_texts(model, lines)

@@ -103,8 +103,9 @@ class StopStrings:
 
     def __call__(self, tokens: tuple[int, ...]) -> bool:
         text = self._text(tokens) if len(tokens) <= self._last else self._tail(tokens[-self._last :])
-        if text is None:
-            raise ValueError("stop_strings need a model that gives text; name tokens instead, with eos")
+        if not isinstance(text, str):
+            got = "" if text is None else f" and not {text!r:.40}"
+            raise ValueError(f"stop_strings need a model that gives text{got}; name tokens instead, with eos")
         return any(string in text for string in self._strings)
 
 

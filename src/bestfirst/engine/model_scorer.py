@@ -135,12 +135,12 @@ class ModelScorer(Scorer):
     ) -> list[Successors | ModelFailure]:
         """The successors of hypotheses, by one top-k if their scores are alike; sets their states.
 
-        A constraint forbids tokens after the score: temperatures normalise over all.
+        A constraint or a processor forbids tokens after the score: temperatures normalise over all.
         """
         batch, rows = [y for y, _, _ in answered], [answer.logprobs for _, _, answer in answered]
         if self.process is not None:
             rows = self._processed(batch, rows)
-        beside: Sequence[Any] = [None] * len(batch)
+        beside: list[Any] = [None] * len(batch)
         if self.language_model is not None:
             queries = [Query(before.language_model, y.tokens) for y, before, _ in answered]
             with garbage_collection(), self._use_caches(self._caches):
@@ -161,6 +161,9 @@ class ModelScorer(Scorer):
                 continue
             try:
                 logprobs = as_float64(row, label)
+                if beside[i] is not None:
+                    scores = as_float64(beside[i].logprobs, f"the language model's scores after {list(y.tokens)}")
+                    beside[i] = beside[i]._replace(logprobs=scores)
             except BrokenLaw:
                 raise
             except ValueError as error:
@@ -200,8 +203,10 @@ class ModelScorer(Scorer):
 
         aux = reached = None
         past = {}
+        if beside is None and self.process is not None:
+            past["unprocessed"] = as_float64(answer.logprobs, ScoresAfter(y), nan=True)
         if beside is not None:
-            aux = as_float64(beside.logprobs, f"the language model's scores after {list(y.tokens)}")
+            aux = beside.logprobs
             check_same_vocabulary(aux, logprobs)
         if "language_model_past" in self.score.needs:
             past["past"] = numpy.asarray([0.0 if y.parent is None else before.reached[y.token]])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Hashable, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from ..models import Source
@@ -36,16 +37,23 @@ def check_same_vocabulary(aux: Any, logprobs: Any) -> None:
         raise ValueError(f"{sizes}: they must be the same")
 
 
-def checked_increments(score: Score, logprobs: Any, *aux: Any, **past: Any) -> Any:
+def checked_increments(score: Score, logprobs: Any, *aux: Any, unprocessed: Any = None, **past: Any) -> Any:
     """The score's increments; BrokenLaw unless there is one for each of `logprobs`. The score gets a copy, since it may compute
-    in place: `logprobs` may be the model's own array, and an answer's log-probability is read from them."""
-    found = score.increment(logprobs.clone() if hasattr(logprobs, "clone") else logprobs.copy(), *aux, **past)
+    in place: `logprobs` may be the model's own array, and an answer's log-probability is read from them. What processors forbid
+    is left out after the score, if `unprocessed` are the model's own log-probabilities."""
+    copied = logprobs.clone() if hasattr(logprobs, "clone") else logprobs.copy()
+    if unprocessed is not None:
+        forbidden = copied == -inf
+        copied[forbidden] = unprocessed[forbidden]
+    found = score.increment(copied, *aux, **past)
     if getattr(found, "shape", None) != logprobs.shape:
         what = f"shape {tuple(found.shape)}" if hasattr(found, "shape") else f"{found!r:.40}"
         name = f"{type(score).__name__}.increment"
         raise BrokenLaw(
             f"{name} returned {what} for log-probabilities of shape {tuple(logprobs.shape)}; return one number for each"
         )
+    if unprocessed is not None:
+        found[forbidden] = -inf
     return found
 
 

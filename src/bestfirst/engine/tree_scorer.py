@@ -105,8 +105,8 @@ class TreeScorer(Scorer):
     def _best(self, batch: Sequence[Hypothesis], logits: Any, width: int) -> tuple[Any, Any, Any]:
         """The best extensions: increments and tokens (rows, width), and their log-probabilities, if these differ.
 
-        In Hugging Face's order: log-softmax, then bans and processors; then the score, and top-k last. What a constraint or the
-        model forbids is left out after the score: a temperature normalises over all tokens.
+        In Hugging Face's order: log-softmax, then bans and processors; then the score, and top-k last. What a constraint, the
+        model or a processor forbids is left out after the score: a temperature normalises over all tokens.
         """
         allowed, width = self._allowed(batch, logits, width)
         wanted = any(y.wanted for y in batch)
@@ -115,10 +115,11 @@ class TreeScorer(Scorer):
         logprobs = _contiguous(logits)
         if self.normalized:
             logprobs = log_softmax(logprobs).clip(max=0)
+        unprocessed = None if self.process is None or self.score.plain else deepcopy(logprobs)
         if self.process is not None:
             logprobs[:, list(self.model.banned)] = -inf
             logprobs = self.process(batch, logprobs)
-        increments = ranked = self._increments(batch, logprobs)
+        increments = ranked = self._increments(batch, logprobs, unprocessed)
         increments[:, list(self.model.banned)] = -inf
         for row, permitted in enumerate(allowed or ()):
             if permitted is not None:
@@ -146,9 +147,9 @@ class TreeScorer(Scorer):
         most = max(logits.shape[1] if tokens is None else len(tokens) for tokens in allowed)
         return allowed, min(width, max(1, most))
 
-    def _increments(self, batch: Sequence[Hypothesis], logprobs: Any) -> Any:
+    def _increments(self, batch: Sequence[Hypothesis], logprobs: Any, unprocessed: Any) -> Any:
         if self.language_model is None:
-            return checked_increments(self.score, logprobs)
+            return checked_increments(self.score, logprobs, unprocessed=unprocessed)
         before: list[ScoreState] = [_parent_state(y)[2] for y in batch]
         queries = [Query(each.language_model, y.tokens) for y, each in zip(batch, before, strict=True)]
         logits, states = self.language_model.step(queries)

@@ -128,7 +128,9 @@ class SearchTree(BaseSearch):
             finished = self._finishes(y, token)
             child = y.children[j] = self._set_keys(Hypothesis(y, token, y.value + values[j], logprob, finished))
             if self.merge is not None and not finished:
-                child.state_key = self.merge(child.tokens)
+                child.state_key = key = self.merge(child.tokens)
+                if not isinstance(key, Hashable):
+                    raise BrokenLaw(f"merge_key returned {key!r:.40}, which cannot be hashed; return a tuple or a number")
             if exceeds(child.reach, y.bound):
                 self.bound_holds = False  # beam search goes on, but no longer stops by bounds
                 if self.policy.relies_on_bound:

@@ -111,7 +111,8 @@ class Trace:
 class RecordedSearch:
     """Wraps a search that runs in a batch and ahead of turn, and keeps its successors; `replay` then traces it in strict order.
 
-    Strict order needs only hypotheses that were scored: every one of them is needed in any order (`docs/algorithm.md`).
+    Strict order needs only hypotheses that were scored, if both searches are of the kind that traces (`AnyOrderSearch`): every
+    one of them is needed in any order (`docs/algorithm.md`).
     """
 
     def __init__(self, search: Search) -> None:

@@ -306,7 +306,8 @@ class EngineThread:
     # -- searches that are recorded ----------------------------------------------------------------------------------------
 
     def _record(self, job: Job) -> RecordedSearch:
-        self._recordings[job] = RecordedSearch(job.decoding.search(job.source, self.model.eos))
+        search = job.decoding.search(job.source, self.model.eos, Trace())  # the kind that traces: others may make fewer calls
+        self._recordings[job] = RecordedSearch(search)
         return self._recordings[job]
 
     def _replay(self, work: Work, job: Job, result: Result) -> Trace | None:
