@@ -102,6 +102,15 @@ def test_an_exception_of_a_scores_language_model_fails_only_the_inputs_that_ask_
     assert all(result in failed or result.hypotheses == other.hypotheses for result, other in zip(results, expected, strict=True))
 
 
+def test_nan_of_a_scores_language_model_fails_only_the_inputs_that_ask_for_it():
+    language = FunctionModel(lambda prefix: [-1.0] * 5 if prefix[-2:] != (4, 4) else [nan] * 5, eos=0)
+    results = decode(Duck(), range(60), beam=3, max_length=6, score=MutualInformation(language, 0.5, 0.1))
+    failed = [result for result in results if result.status == "error"]
+    assert 0 < len(failed) < 60
+    assert all(result.message.endswith("4, 4] contain NaN") for result in failed)
+    assert all(result.message.startswith("the language model's scores after [") for result in failed)
+
+
 def test_a_language_model_whose_scores_depend_on_the_batch_is_detected():
     language = FunctionModel(lambda prefixes: [[-1.0 - len(prefixes)] * 5 for _ in prefixes], eos=0, batched=True)
     with pytest.warns(RuntimeWarning, match="its scores depend on the batch"):

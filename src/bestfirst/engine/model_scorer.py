@@ -161,12 +161,14 @@ class ModelScorer(Scorer):
                 continue
             try:
                 logprobs = as_float64(row, label)
+                beside_it = f"the language model's scores after {list(y.tokens)}"
+                aux = None if beside[i] is None else as_float64(beside[i].logprobs, beside_it)
             except BrokenLaw:
                 raise
             except ValueError as error:
                 out[i] = self._failure(str(error))
                 continue
-            values = self._increments(y, before, logprobs, answer, beside[i])
+            values = self._increments(y, before, logprobs, aux, answer, beside[i])
             ranked.append((i, label, _kept(values, allowed[i]), None if self.score.plain else logprobs))
         best = top_k_rows([values for _, _, values, _ in ranked], [label for _, label, _, _ in ranked], width)
         for (i, label, _, logprobs), (values, tokens) in zip(ranked, best, strict=True):
@@ -194,14 +196,16 @@ class ModelScorer(Scorer):
             raise ValueError(why)
         return ModelFailure(why)
 
-    def _increments(self, y: Hypothesis, before: ScoreState, logprobs: Any, answer: Scored, beside: Scored | None) -> Any:
-        """Each token's increment of the value; sets the state of `y`."""
+    def _increments(
+        self, y: Hypothesis, before: ScoreState, logprobs: Any, aux: Any, answer: Scored, beside: Scored | None
+    ) -> Any:
+        """Each token's increment of the value, from its log-probability and, in `aux`, the language model's; sets the state of
+        `y`."""
         import numpy
 
-        aux = reached = None
+        reached = None
         past = {}
-        if beside is not None:
-            aux = as_float64(beside.logprobs, f"the language model's scores after {list(y.tokens)}")
+        if aux is not None:
             check_same_vocabulary(aux, logprobs)
         if "language_model_past" in self.score.needs:
             past["past"] = numpy.asarray([0.0 if y.parent is None else before.reached[y.token]])
