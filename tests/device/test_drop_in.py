@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import wraps
+
 import pytest
 import torch
 from transformers.generation import logits_process as hf
@@ -39,16 +41,21 @@ def test_generates_own_encoder_and_cache_are_not_used(name, monkeypatch):
     batch = {key: tensor.to(DEVICE) for key, tensor in padded(architecture, architecture.inputs(3, seed=2)).items()}
     asked = {"num_beams": 2, "max_new_tokens": 3}
     theirs = model.generate(**batch, **asked)
+    forward, encoded = type(model.get_encoder()).forward, []
+    # Replaced before the first call: a class whose `forward` changes later is another model.
+    noting = wraps(forward)(lambda self, *given, **named: encoded.append(self) or forward(self, *given, **named))
+    monkeypatch.setattr(type(model.get_encoder()), "forward", noting)
     ours, stats = call(model, batch, **asked)  # the first call compares the encoders, and the first answer
     assert (stats.engine, ours.tolist()) == ("device", theirs.tolist())
+    encoded.clear()
 
     def never(*_, **__):
         raise AssertionError("not needed")
 
-    monkeypatch.setattr(type(model.get_encoder()), "forward", never)
     monkeypatch.setattr("transformers.generation.utils.DynamicCache", never)
     monkeypatch.setattr(admission, "chain", None)
     assert call(model, batch, **asked)[0].tolist() == theirs.tolist()
+    assert not encoded, "not needed"
 
 
 def test_generates_own_loop_gets_its_encoder_and_cache():

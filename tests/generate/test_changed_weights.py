@@ -13,6 +13,7 @@ import bestfirst
 from bestfirst.engine.model_record import record_of
 from bestfirst.engine.steps import checksum
 from bestfirst.engine.steps.checksum import Checksum, WrittenPages, whole_pages
+from bestfirst.models.torch_modules import every_module
 from engine.builders import ARCHITECTURES
 from generate.differences import padded
 
@@ -152,23 +153,27 @@ def test_the_next_call_uses_another_attention_function(name, by, monkeypatch):
     check_the_next_call(model, name, change)
 
 
-@pytest.mark.parametrize("kind", ["prune", "weight_norm"])
+@pytest.mark.parametrize("kind", ["prune", "weight_norm", "parametrization"])
 @pytest.mark.parametrize("name", ["marian", "llama", "t5"])
-def test_the_next_call_uses_changed_weights_that_hooks_compute_others_from(name, kind):
-    """`module.weight` is that of the last forward pass: the model has to run to bring it up to date."""
+def test_the_next_call_uses_changed_weights_that_others_are_computed_from(name, kind):
+    """With hooks, `module.weight` is that of the last forward pass: the model has to run to bring it up to date."""
     model = ARCHITECTURES[name].build()
     layers = [module for module in model.get_decoder().modules() if isinstance(module, torch.nn.Linear)]
+    computed_from = {"prune": "weight_orig", "weight_norm": "weight_g", "parametrization": "parametrizations.weight.original0"}
     for layer in layers:
         if kind == "prune":
             torch.nn.utils.prune.l1_unstructured(layer, "weight", amount=0.3)
-        else:
+        elif kind == "weight_norm":
             torch.nn.utils.weight_norm(layer)
+        else:
+            torch.nn.utils.parametrizations.weight_norm(layer)
 
     def change(model):
         with torch.no_grad():
             for layer in layers:
-                (layer.weight_orig if kind == "prune" else layer.weight_g).mul_(-1)
+                layer.get_parameter(computed_from[kind]).mul_(-1)
 
+    assert every_module(model).untouched == (kind == "parametrization")
     check_the_next_call(model, name, change)
 
 

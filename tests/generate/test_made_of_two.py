@@ -7,6 +7,7 @@ import torch
 import transformers as hf
 
 import bestfirst
+from bestfirst.models.torch_modules import every_module
 from generate.tiny import made_of, tiny
 
 
@@ -35,6 +36,7 @@ def test_composed_models_equal_generate(encoder, decoder, engine):
     theirs = model.generate(**batch, **asked)
     assert torch.equal(model.generate(**batch, **asked, custom_generate=bestfirst.generate, stats=stats), theirs)
     assert stats.engine == engine
+    assert every_module(model).untouched  # a GPU runs such models by their own modules; parts of Wav2Vec2 are `torch.nn.utils`'
 
 
 def test_image_tokens_in_an_encoder_equal_generate():

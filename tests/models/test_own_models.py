@@ -14,8 +14,9 @@ import torch
 
 import bestfirst
 import chat_models
-from bestfirst import FunctionModel, Model, Scored, Stats, decode
+from bestfirst import FunctionModel, Model, Query, Scored, Stats, decode
 from bestfirst.engine import no_garbage_collection
+from bestfirst.engine.user_model import UserModel
 from bestfirst.models.model import as_model
 from bestfirst.search import ROUNDING
 from bestfirst.testing import check_model
@@ -207,6 +208,23 @@ def test_batch_key_groups_the_rows_of_a_step_by_length():
     results = decode(Unmasked(), range(30), beam=4, max_length=8, row_budget=24)
     assert all(len(each) == 1 for each in lengths)
     assert [r.hypotheses for r in results] == [r.hypotheses for r in decode(Duck(), range(30), beam=4, max_length=8)]
+
+
+def test_scores_that_depend_on_the_rows_of_one_batch_key_are_detected():
+    """A spot check asks about a row that had company in its call: the shortest row of a step has none."""
+
+    class Lonely(Duck):
+        def batch_key(self, query):
+            return len(query.prefix) > 1
+
+        def score(self, batch):
+            return [(logprobs - 0.1 * len(batch), state) for logprobs, state in super().score(batch)]
+
+    user_model = UserModel(as_model(Lonely()), lenient=False)
+    batch = [Query((3, ()), prefix) for prefix in ((1,), *[(1, 2)] * 4)]
+    with pytest.warns(RuntimeWarning, match=r"after \[1, 2\] .* alone and .* in a batch of 4: its scores depend on the batch"):
+        user_model.ask(batch)
+    assert not user_model.independent
 
 
 def test_the_row_budget_grows_where_many_rows_cost_little_more_than_one(monkeypatch):

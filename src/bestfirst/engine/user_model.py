@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from ..models import FunctionModel, Model, Query, Scored
 from ..models.combinators import Ensemble, ShallowFusion
-from ..models.model import ask, name_of
+from ..models.model import ask, groups_of, name_of
 from ..models.score_arrays import as_float64
 from ..search import ROUNDING, BrokenLaw, Hypothesis
 from ..settings import Budget
@@ -96,8 +96,10 @@ class UserModel:
             if len(batch) == 1:
                 return [self._failure(method, error)]
             return [self.ask([query], attend, False)[0] for query in batch]
-        if reusable and len(batch) > 1 and not self._needs_no_check and self.independent:
-            self._spot_check(method, batch, answers)
+        if reusable and len(batch) > 1 and not self._needs_no_check:
+            for places in groups_of(self.model, batch):
+                if len(places) > 1 and self.independent:
+                    self._spot_check(method, [batch[i] for i in places], [answers[i] for i in places])
         return answers
 
     def best(self, batch: Sequence[Query], width: float) -> list[tuple[list[float], list[int], Any]] | None:

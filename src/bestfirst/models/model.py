@@ -145,16 +145,21 @@ class Model(ABC):
 def ask(model: Model, batch: Sequence[Query], method: str = "score") -> list[Scored]:
     """What the model's `score`, or `attend`, returns, as one `Scored` per query; queries with different `batch_key`s in calls of
     their own. BrokenLaw if its form is not understood."""
-    if getattr(model.batch_key, "__func__", None) is Model.batch_key:
-        return _ask_together(model, batch, method)
-    groups: dict[Any, list[int]] = defaultdict(list)
-    for place, query in enumerate(batch):
-        groups[model.batch_key(query)].append(place)
     out: list[Any] = [None] * len(batch)
-    for places in groups.values():
+    for places in groups_of(model, batch):
         for place, answer in zip(places, _ask_together(model, [batch[i] for i in places], method), strict=True):
             out[place] = answer
     return out
+
+
+def groups_of(model: Model, batch: Sequence[Query]) -> Collection[Sequence[int]]:
+    """The places of the queries that share a call: those with the same `batch_key`."""
+    if getattr(model.batch_key, "__func__", None) is Model.batch_key:
+        return [range(len(batch))]
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for place, query in enumerate(batch):
+        groups[model.batch_key(query)].append(place)
+    return groups.values()
 
 
 def _ask_together(model: Model, batch: Sequence[Query], method: str) -> list[Scored]:

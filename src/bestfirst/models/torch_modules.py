@@ -61,16 +61,21 @@ class Modules(list[Any]):
     @cached_property
     def untouched(self) -> bool:
         """Whether torch's and transformers' classes and the weights define the result: no adapters, other hooks, methods or
-        attention functions."""
+        attention functions. Hooks of `torch.nn.utils` (pruning) compute weights, known only after the next forward pass; its
+        parametrizations compute them when they are read."""
         code = {each for part in self.parts for each in part[:2]}
         hooks = [hook for part in self.parts if len(part) > 3 for hook in part[3:]]
-        return all(part[2] is None for part in self.parts) and all(map(from_library, (*code, *hooks)))
+        known = all(map(from_library, (*code, *hooks))) and not any(map(_computes_weights, hooks))
+        return known and all(part[2] is None for part in self.parts)
 
 
 def from_library(part: Any) -> bool:
-    """Whether a class or a function is defined by torch or transformers, and computes no weights (as `torch.nn.utils.prune`)."""
-    module = getattr(part, "__module__", "")
-    return module.startswith(("torch.nn.", "transformers.")) and not module.startswith("torch.nn.utils.")
+    """Whether a class or a function is defined by torch or transformers."""
+    return getattr(part, "__module__", "").startswith(("torch.nn.", "transformers."))
+
+
+def _computes_weights(hook: Any) -> bool:
+    return getattr(hook, "__module__", "").startswith("torch.nn.utils.")
 
 
 def every_module(module: Any) -> Modules:
