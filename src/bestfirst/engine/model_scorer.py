@@ -140,44 +140,45 @@ class ModelScorer(Scorer):
         batch, rows = [y for y, _, _ in answered], [answer.logprobs for _, _, answer in answered]
         if self.process is not None:
             rows = self._processed(batch, rows)
-        beside: list[Any] = [None] * len(batch)
+        beside: Sequence[Any] = [None] * len(batch)
         if self.language_model is not None:
             queries = [Query(before.language_model, y.tokens) for y, before, _ in answered]
             with garbage_collection(), self._use_caches(self._caches):
                 beside = self.language_model.ask(queries, reusable=width > 1 + len(self.eos))
-        out: list[Any] = [None] * len(batch)
         allowed = allowed_after(batch) or [None] * len(batch)
-        ranked: list[tuple[int, ScoresAfter, Any, Any]] = []  # place, label, values, and log-probabilities if these differ
-        for i, ((y, before, answer), row) in enumerate(zip(answered, rows, strict=True)):
-            label = ScoresAfter(y)
-            self._check_size(row, label)
-            if self._as_given:
-                y.state = (answer.state, NO_STATE)
-                values = row if allowed[i] is None else as_float64(row, label, nan=True)
-                ranked.append((i, label, _kept(values, allowed[i]), None))
-                continue
-            if isinstance(beside[i], ModelFailure):
-                out[i] = beside[i]
-                continue
-            try:
-                logprobs = as_float64(row, label)
-                if beside[i] is not None:
-                    scores = as_float64(beside[i].logprobs, f"the language model's scores after {list(y.tokens)}")
-                    beside[i] = beside[i]._replace(logprobs=scores)
-            except BrokenLaw:
-                raise
-            except ValueError as error:
-                out[i] = self._failure(str(error))
-                continue
-            values = self._increments(y, before, logprobs, answer, beside[i])
-            ranked.append((i, label, _kept(values, allowed[i]), None if self.score.plain else logprobs))
-        best = top_k_rows([values for _, _, values, _ in ranked], [label for _, label, _, _ in ranked], width)
-        for (i, label, _, logprobs), (values, tokens) in zip(ranked, best, strict=True):
+        parts = zip(answered, rows, beside, allowed, strict=True)
+        found = [self._values(*each, row, lm, permitted) for each, row, lm, permitted in parts]
+        out: list[Any] = list(found)
+        ranked = [i for i, values in enumerate(found) if not isinstance(values, ModelFailure)]
+        labels = [ScoresAfter(batch[i]) for i in ranked]
+        best = top_k_rows([out[i][0] for i in ranked], labels, width)
+        for i, label, (values, tokens) in zip(ranked, labels, best, strict=True):
             problem = invalid_scores(values, tokens, label)
             ending = float(self.score.ending(batch[i].state[1].coverage)) if "attention" in self.score.needs else 0.0
-            own = None if logprobs is None else logprobs[tokens].tolist()
+            own = None if out[i][1] is None else out[i][1][tokens].tolist()
             out[i] = Successors(values, tokens, own, ending) if problem is None else self._failure(problem)
         return out
+
+    def _values(
+        self, y: Hypothesis, before: ScoreState, answer: Scored, row: Any, beside: Any, allowed: Any
+    ) -> tuple[Any, Any] | ModelFailure:
+        """What each allowed token adds to the value, and the log-probabilities if these differ; sets the state of `y`."""
+        label = ScoresAfter(y)
+        self._check_size(row, label)
+        if self._as_given:
+            y.state = (answer.state, NO_STATE)
+            return _kept(row if allowed is None else as_float64(row, label, nan=True), allowed), None
+        if isinstance(beside, ModelFailure):
+            return beside
+        try:
+            logprobs = as_float64(row, label)
+            aux = None if beside is None else as_float64(beside.logprobs, f"the language model's scores after {list(y.tokens)}")
+        except BrokenLaw:
+            raise
+        except ValueError as error:
+            return self._failure(str(error))
+        values = self._increments(y, before, logprobs, aux, answer, beside)
+        return _kept(values, allowed), None if self.score.plain else logprobs
 
     def _check_size(self, row: Any, label: object) -> None:
         """BrokenLaw unless the vocabulary size is constant and includes EOS. Rows that are no vectors are reported elsewhere."""
@@ -197,16 +198,18 @@ class ModelScorer(Scorer):
             raise ValueError(why)
         return ModelFailure(why)
 
-    def _increments(self, y: Hypothesis, before: ScoreState, logprobs: Any, answer: Scored, beside: Scored | None) -> Any:
-        """Each token's increment of the value; sets the state of `y`."""
+    def _increments(
+        self, y: Hypothesis, before: ScoreState, logprobs: Any, aux: Any, answer: Scored, beside: Scored | None
+    ) -> Any:
+        """Each token's increment of the value, from its log-probability and, in `aux`, the language model's; sets the state of
+        `y`."""
         import numpy
 
-        aux = reached = None
+        reached = None
         past = {}
-        if beside is None and self.process is not None:
+        if aux is None and self.process is not None:
             past["unprocessed"] = as_float64(answer.logprobs, ScoresAfter(y), nan=True)
-        if beside is not None:
-            aux = beside.logprobs
+        if aux is not None:
             check_same_vocabulary(aux, logprobs)
         if "language_model_past" in self.score.needs:
             past["past"] = numpy.asarray([0.0 if y.parent is None else before.reached[y.token]])
