@@ -219,7 +219,7 @@ class StoppedBeams(FullBeams):
     def _lengths_reached(self, y: Hypothesis) -> Iterator[int]:
         """The lengths that such a chain certainly reaches before the stop."""
         stop, finished = self._strategy.stop, sum(map(len, self._ends[: y.length + 1]))
-        enough = stop.enough(self._stop_view(0, [], [])) if isinstance(stop, Patience) else inf
+        enough = stop.enough(self._strategy, self._score) if isinstance(stop, Patience) else inf
         last = max((z.value for z in self._beams[-1] if not z.finished), default=-inf)
         for length in range(y.length + 1, self._context.n_max + 1):
             going = [z.value for z in self._beams[length] if not z.finished] if length < len(self._beams) else []

@@ -8,7 +8,7 @@ from math import floor, inf
 from typing import Any
 
 from .scoring import Score
-from .search import AnyOrderSearch, Context, Hypothesis, LevelSearch, StepSearch, stops, table_1
+from .search import AnyOrderSearch, Context, Hypothesis, StepSearch, stops, table_1
 from .search.stops import Answered, Stop
 from .search.table_1 import BestFirst, Finished, Heuristic, ShortestFirst, Strategy
 
@@ -134,8 +134,8 @@ class FirstFinished(stops.Patience):
             return len(search.answers) >= search.n and search.led_by_answer
         return super().at_level(search, length)
 
-    def enough(self, search: AnyOrderSearch | LevelSearch) -> float:
-        return inf if search.score.value_only else max(1, floor(self.factor * search.strategy.k + 0.5))
+    def enough(self, strategy: Strategy, score: Score) -> float:
+        return inf if score.value_only else max(1, floor(self.factor * strategy.k + 0.5))
 
 
 def as_ctranslate2(plan: Strategy, score: Score, n: int, factor: float = 1.0) -> Strategy:

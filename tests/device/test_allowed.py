@@ -153,6 +153,9 @@ def test_settings_that_the_kernels_support():
     for own in ({"order": OwnOrder()}, {"stop": OwnStop()}):
         assert unknown_to_device(Decoding(strategy=best_first_beam(5).using(**own))).startswith("strategy 'best-first'")
     assert [unknown_to_device(Decoding(stop=stop)) for stop in ("hf-true", "patience")] == [None, None]
+    for known in ({"length_penalty": 1.0}, {"length_penalty": 1.0, "strategy": "beam"}, {"nbest": 1}):
+        assert unknown_to_device(Decoding(stop="ctranslate2", **known)) is None
+    assert unknown_to_device(Decoding(stop="ctranslate2", nbest=2))  # which looks at the first of each beam
     assert unknown_to_device(Decoding(strategy="best-first-unpruned"))
 
 

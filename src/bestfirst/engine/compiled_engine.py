@@ -60,7 +60,7 @@ class CompiledSearch:
         if runs_as is StepSearch:
             self.memory.until_step(norms(score, job.n_max), max(decoding.nbest, k))
         elif runs_as is LevelSearch:
-            enough = plan.stop.enough(self)  # type: ignore[attr-defined]
+            enough = plan.stop.enough(plan, self.score)  # type: ignore[attr-defined]
             stop = s.AT_LEAD if isinstance(plan.stop, FirstFinished) and score.value_only else s.AT_ENOUGH
             self.memory.by_levels(norms(score, job.n_max), stop, 1 << 60 if enough == inf else ceil(enough))
 

@@ -41,7 +41,7 @@ class LevelSearch(BaseSearch):
         self.k = int(strategy.k)
         self.answers: list[Hypothesis] = []  # best first
         self.led_by_answer = False  # whether the first member of some beam was finished
-        self._enough = strategy.stop.enough(self)  # type: ignore[attr-defined]
+        self._enough = strategy.stop.enough(strategy, self.score)  # type: ignore[attr-defined]
         self._partial = self.root
         self._begin([self.root])
 

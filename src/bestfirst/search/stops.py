@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from .any_order import AnyOrderSearch
     from .hypothesis import Hypothesis
-    from .level import LevelSearch
+    from .score import Score
+    from .table_1 import Strategy
 
 
 class Stop(Protocol):
@@ -157,11 +158,11 @@ class Patience(LevelStop):
         self.name = name or self.name
 
     def at_level(self, search: AnyOrderSearch, length: int) -> bool:
-        return len(search.answers) >= self.enough(search) or self.known(search, length)
+        return len(search.answers) >= self.enough(search.strategy, search.score) or self.known(search, length)
 
-    def enough(self, search: AnyOrderSearch | LevelSearch) -> float:
+    def enough(self, strategy: Strategy, score: Score) -> float:
         """The number of answers that ends the search; infinite if their number does not matter."""
-        return self.factor * search.strategy.k
+        return self.factor * strategy.k
 
     def known(self, search: AnyOrderSearch, length: int) -> bool:
         """Whether bounds already determine which answers are the n best."""

@@ -88,7 +88,7 @@ def drafts_for(modules: OwnModules | None, decoding: Decoding) -> DraftModels | 
     if modules is None or not modules.language_model or decoding.deterministic or decoding.allowed is not None:
         return None
     plan = decoding.plan
-    if search_kind(plan) == BY_LEVEL.value or plan.k > WIDEST or not decoding.objective.plain:
+    if search_kind(plan, decoding.objective) == BY_LEVEL.value or plan.k > WIDEST or not decoding.objective.plain:
         return None
     if isinstance(draft, SourceLookup) or draft == SourceLookup.name:
         return DraftModels(modules, None, min(getattr(draft, "most", LOOKUP_DEPTH), LOOKUP_DEPTH))

@@ -10,7 +10,7 @@ from ...constraints.trie import Trie
 from ...scoring import GNMT, BoundedLengthReward, LengthNormalized, LengthReward, LogProbability, Score
 from ...search import Answered, BestFirst, Exhausted, NeverStop, OptimalStop, Patience, Strategy
 from ...settings import Decoding
-from ...strategies import HuggingFaceStep
+from ...strategies import FirstFinished, HuggingFaceStep
 from ..logits_edits import bits
 from .kernels.answers import AS_HUGGING_FACE, BEST_FIRST, BY_LEVEL, RULES
 from .state import WIDE
@@ -28,7 +28,7 @@ def unknown_to_device(decoding: Decoding, vocabulary: float = inf) -> str | None
     plan, score, trie = decoding.plan, decoding.objective, decoding.allowed
     reasons = {
         "row_budget or max_cache_tokens": isinstance(decoding.row_budget, int) or decoding.max_cache_tokens < inf,
-        f"strategy {plan.name!r} with stop {plan.stop.name!r}": search_kind(plan) is None or plan.heuristic is not None,
+        f"strategy {plan.name!r} with stop {plan.stop.name!r}": search_kind(plan, score) is None or plan.heuristic is not None,
         f"score {score.name!r}": type(score) not in KNOWN,
         "stop_strings": bool(decoding.stop_strings),
         "min_length beside a trie": decoding.min_length > 0 and trie is not None,
@@ -51,14 +51,16 @@ def temperature_bits(score: Score) -> int:
     return bits(score.temperature) if isinstance(score, LogProbability) and not score.plain else 0
 
 
-def search_kind(plan: Strategy) -> int | None:
-    """The kernels' search for this strategy, None if there is none: best-first until the answers are proven, or until Hugging
-    Face would stop; or level by level until there are enough answers or nothing can precede them."""
+def search_kind(plan: Strategy, score: Score) -> int | None:
+    """The kernels' search for this strategy and score, None if there is none: best-first until the answers are proven, or until
+    Hugging Face would stop; or level by level until there are enough answers or nothing can precede them."""
     if plan.name == "best-first" and type(plan.order) is BestFirst:
         return {Answered: BEST_FIRST.value, HuggingFaceStep: AS_HUGGING_FACE.value}.get(type(plan.stop))
-    known = {"leave": (Patience, *WHOLE_LEVELS), "keep": (Exhausted,), "shrink": ()}[plan.finished]
-    by_level = plan.level_by_level and plan.any_order and type(plan.stop) in known
-    return BY_LEVEL.value if by_level and (type(plan.stop) is Patience or not plan.order.relies_on_bound) else None
+    stop = plan.stop
+    whole = {"leave": WHOLE_LEVELS, "keep": (Exhausted,), "shrink": ()}[plan.finished]
+    counts = plan.finished == "leave" and type(stop) in (Patience, FirstFinished) and stop.enough(plan, score) < inf  # type: ignore[attr-defined]
+    known = counts or (type(stop) in whole and not plan.order.relies_on_bound)
+    return BY_LEVEL.value if known and plan.level_by_level and plan.any_order else None
 
 
 @dataclass(frozen=True)
@@ -74,11 +76,11 @@ class Rules:
         """`width`: successors that matter; `table`: row of the score in `State.norm`; `program`: 1 + row in `State.programs`, 0:
         none."""
         plan, score = decoding.plan, decoding.objective
-        k, kind = int(plan.k), search_kind(plan)
+        k, kind = int(plan.k), search_kind(plan, score)
         assert kind is not None
         if kind == AS_HUGGING_FACE.value and score.monotonic:
             kind = BEST_FIRST.value  # for these scores both stop at the same time
-        enough = ceil(plan.stop.factor * k) if isinstance(plan.stop, Patience) else max(decoding.nbest, k)
+        enough = ceil(plan.stop.enough(plan, score)) if isinstance(plan.stop, Patience) else max(decoding.nbest, k)
         settled = enough if isinstance(plan.stop, NeverStop) else decoding.nbest if isinstance(plan.stop, OptimalStop) else 0
         if type(plan.stop) in WHOLE_LEVELS:
             enough = NEVER
